@@ -1,0 +1,92 @@
+"""Chats on disk: JSON Lines in the messages shape or the ShareGPT shape, read into one value.
+
+    {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
+    {"conversations": [{"from": "human", "value": "..."}, {"from": "gpt", "value": "..."}]}
+
+A line that is not JSON, or not of either shape, is the file's fault: UserError with the line number. What a chat says
+(an odd role, an empty answer) is judged later, chat by chat, by `render`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from eyas.errors import UserError
+from eyas.files import sha256_text
+
+_SHAREGPT_ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant", "bing": "assistant", "bard": "assistant", "system": "system", "tool": "tool", "observation": "tool", "function_call": "assistant"}
+_SHAPES = '{"messages": [{"role": ..., "content": ...}]} or {"conversations": [{"from": ..., "value": ...}]}'
+
+
+@dataclass(frozen=True)
+class Chat:
+    """`messages` are dicts with at least role and content, passed to the chat template as they are."""
+
+    id: str
+    messages: tuple[dict[str, Any], ...]
+    domain: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        head = {"id": self.id, "domain": self.domain} if self.domain else {"id": self.id}
+        return {**head, "messages": list(self.messages), **self.extra}
+
+
+def read_chats(path: Path) -> Iterator[Chat]:
+    """Yield the chats of a JSON Lines file in order; empty lines are passed over.
+
+    Raises UserError: no such file, not UTF-8, a line that is not a chat (with its number), or no chat at all.
+    """
+    if not path.is_file():
+        raise UserError(f"chats file does not exist: {path}", allowed="a JSON Lines file of chats")
+    found = False
+    try:
+        with open(path, encoding="utf-8") as stream:
+            for number, line in enumerate(stream, 1):
+                if line.strip():
+                    found = True
+                    yield _parse(line, f"{path}, line {number}")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text", got=str(error)) from error
+    if not found:
+        raise UserError(f"{path} holds no chats", allowed=_SHAPES)
+
+
+def _parse(line: str, where: str) -> Chat:
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{where}: not valid JSON", got=str(error), allowed=_SHAPES, remedy="one whole JSON object a line") from error
+    if not isinstance(value, dict) or ("messages" in value) == ("conversations" in value):
+        raise UserError(f"{where}: not a chat", got=line.strip()[:120], allowed=_SHAPES)
+    if "messages" in value:
+        messages = _messages(value["messages"], where)
+    else:
+        messages = _sharegpt(value["conversations"], where)
+    extra = {key: part for key, part in value.items() if key not in ("id", "domain", "messages", "conversations")}
+    default_id = sha256_text(json.dumps(messages, sort_keys=True, ensure_ascii=False))[:16]
+    return Chat(str(value.get("id", default_id)), messages, str(value.get("domain", "")), extra)
+
+
+def _messages(value: Any, where: str) -> tuple[dict[str, Any], ...]:
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise UserError(f"{where}: messages must be a list of objects", got=type(value).__name__, allowed=_SHAPES)
+    for item in value:
+        if not isinstance(item.get("role"), str) or not isinstance(item.get("content", ""), str | list | None):
+            raise UserError(f"{where}: a message needs role (text) and content", got=str(item)[:120], allowed=_SHAPES)
+    return tuple(value)
+
+
+def _sharegpt(value: Any, where: str) -> tuple[dict[str, Any], ...]:
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise UserError(f"{where}: conversations must be a list of objects", got=type(value).__name__, allowed=_SHAPES)
+    messages = []
+    for item in value:
+        if not isinstance(item.get("from"), str) or not isinstance(item.get("value"), str):
+            raise UserError(f"{where}: a turn needs from and value (text)", got=str(item)[:120], allowed=_SHAPES)
+        messages.append({"role": _SHAREGPT_ROLES.get(item["from"], item["from"]), "content": item["value"]})
+    return tuple(messages)

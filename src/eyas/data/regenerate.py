@@ -1,0 +1,146 @@
+"""Replace the answers of chats by the target's own: a draft is trained on what its target says.
+
+Turns are answered in order, so that a later answer follows the regenerated earlier ones. Every answer goes into a
+journal at once; a restart goes on where the last run was killed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eyas.data.chats import Chat
+from eyas.data.journal import Journal
+from eyas.files import sha256_text
+from eyas.loops import find_loop
+from eyas.progress import Progress
+from eyas.targets.generate import BatchSettings, Finished, generate_batch
+from eyas.targets.target import Target
+
+
+@dataclass(frozen=True)
+class RegenerateReport:
+    """`finish_reasons` counts answers by stop, length and loop; `skipped` names chats and the reason."""
+
+    answers: int
+    answer_tokens: int
+    finish_reasons: dict[str, int]
+    skipped: dict[str, str]
+
+
+def regenerate(target: Target, chats: Sequence[Chat], out: Path, settings: BatchSettings, max_prompt_tokens: int) -> tuple[list[Chat], RegenerateReport]:
+    """Return the chats with answers of the target's own; unanswerable chats are left out and named.
+
+    A chat that ends in a user turn gets an answer added; assistant turns in between are replaced.
+    """
+    job = {
+        "target": target.name,
+        "chats": sha256_text("\n".join(chat.id for chat in chats)),
+        "max_new_tokens": settings.max_new_tokens,
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        "stop_at_loop": settings.stop_at_loop,
+        "seed": settings.seed,
+        "max_prompt_tokens": max_prompt_tokens,
+    }
+    work = {chat.id: _Answering(chat) for chat in chats}
+    num_turns = max((item.num_turns for item in work.values()), default=0)
+    total = sum(item.num_turns for item in work.values())
+    with Journal(out.with_name(out.name + ".journal"), job) as journal, Progress("answering", total, "answer") as progress:
+        answers = {(entry["id"], entry["turn"]): entry for entry in journal.entries}
+        for turn in range(num_turns):
+            for item in work.values():
+                if (entry := answers.get((item.chat.id, turn))) is not None:
+                    item.add(entry)
+                    progress.advance(1)
+            for finished in generate_batch(target, _prompts(target, work, turn, max_prompt_tokens), settings):
+                entry = _entry(target, finished, turn)
+                journal.append(entry)
+                work[finished.key].add(entry)
+                progress.advance(1)
+    done = [item.finished() for item in work.values() if item.skipped is None]
+    return done, _report(list(work.values()))
+
+
+class _Answering:
+    """One chat on its way: the messages so far and the turns still to answer."""
+
+    def __init__(self, chat: Chat) -> None:
+        self.chat = chat
+        self.entries: list[dict[str, Any]] = []
+        self.skipped: str | None = None
+        self._questions = _questions(chat)
+        self.num_turns = len(self._questions)
+        if self.num_turns == 0:
+            self.skipped = "no user turn to answer"
+
+    def prompt(self, turn: int) -> list[dict[str, Any]]:
+        messages: list[dict[str, Any]] = []
+        for number, question in enumerate(self._questions[: turn + 1]):
+            messages += question
+            if number < turn:
+                messages.append({"role": "assistant", "content": self.entries[number]["text"]})
+        return messages
+
+    def add(self, entry: dict[str, Any]) -> None:
+        assert len(self.entries) == entry["turn"]
+        self.entries.append(entry)
+
+    def waits_for(self, turn: int) -> bool:
+        return self.skipped is None and len(self.entries) == turn < self.num_turns
+
+    def finished(self) -> Chat:
+        last = self.num_turns - 1
+        messages = (*self.prompt(last), {"role": "assistant", "content": self.entries[last]["text"]})
+        extra = {**self.chat.extra, "finish_reasons": [entry["reason"] for entry in self.entries]}
+        return Chat(self.chat.id, messages, self.chat.domain, extra)
+
+
+def _questions(chat: Chat) -> list[list[dict[str, Any]]]:
+    """The chat cut at its assistant turns: what stands before each answer. An answer without a question is dropped."""
+    questions: list[list[dict[str, Any]]] = []
+    pending: list[dict[str, Any]] = []
+    for message in chat.messages:
+        if message["role"] != "assistant":
+            pending.append(message)
+        elif any(item["role"] == "user" for item in pending) or questions:
+            if pending:
+                questions.append(pending)
+            pending = []
+    if any(item["role"] == "user" for item in pending):
+        questions.append(pending)
+    return questions
+
+
+def _prompts(target: Target, work: dict[str, _Answering], turn: int, max_prompt_tokens: int) -> Iterator[tuple[str, list[int]]]:
+    for item in work.values():
+        if not item.waits_for(turn):
+            continue
+        try:
+            text = target.tokenizer.apply_chat_template(item.prompt(turn), tokenize=False, add_generation_prompt=True)
+        except Exception as error:  # a template raises whatever it likes; the chat is named with the reason
+            item.skipped = f"the chat template refused it: {error}"
+            continue
+        ids = target.tokenizer.encode(text, add_special_tokens=False)
+        if len(ids) > max_prompt_tokens:
+            item.skipped = f"prompt of {len(ids)} tokens is longer than {max_prompt_tokens}"
+            continue
+        yield item.chat.id, ids
+
+
+def _entry(target: Target, finished: Finished, turn: int) -> dict[str, Any]:
+    tokens = finished.tokens
+    if finished.reason == "loop" and (loop := find_loop(tokens)) is not None:
+        tokens = tokens[: loop.start + loop.period]
+    text = target.tokenizer.decode(tokens, skip_special_tokens=True)
+    return {"id": finished.key, "turn": turn, "text": text, "reason": finished.reason, "num_tokens": len(tokens)}
+
+
+def _report(work: list[_Answering]) -> RegenerateReport:
+    entries = [entry for item in work for entry in item.entries]
+    reasons = Counter(entry["reason"] for entry in entries)
+    skipped = {item.chat.id: item.skipped for item in work if item.skipped is not None}
+    return RegenerateReport(len(entries), sum(entry["num_tokens"] for entry in entries), dict(reasons), skipped)

@@ -1,0 +1,128 @@
+"""One key/value cache for plain decoding, speculative verification and batched generation.
+
+Every row of the batch is a slot with a length of its own. New keys are written behind the slot's length and become
+valid by `advance`; rolling back rejected tokens is setting the length back. The mask hides everything else, so the
+model itself never needs to know that the rows are ragged.
+
+Shapes: B slots, T new positions a slot, C capacity, S keys shown to attention, H key/value heads, D head size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache
+
+from eyas.errors import UserError
+
+
+class SlotCache(Cache):
+    """Keys and values of B sequences of unequal lengths, for any decoder that keeps plain key/value caches.
+
+    Raises UserError while constructing if the target has layers whose state cannot be rolled back by length
+    (recurrent or linear-attention layers).
+    """
+
+    def __init__(self, config: Any, num_slots: int, capacity: int, device: torch.device) -> None:
+        super().__init__(layers=[])
+        text = config.get_text_config(decoder=True)
+        kinds = list(getattr(text, "layer_types", None) or [])
+        odd = sorted(set(kinds) - {"full_attention", "sliding_attention"})
+        if odd:
+            raise UserError("this target keeps states that cannot be rolled back", got=odd, allowed="full and sliding attention layers")
+        self.num_slots, self.capacity, self.device = num_slots, capacity, device
+        self.sliding_window: int | None = text.sliding_window if "sliding_attention" in kinds else None
+        if not kinds and getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True):
+            self.sliding_window, kinds = text.sliding_window, ["sliding_attention"]
+        self._layer_kinds = set(kinds) or {"full_attention"}
+        self.lengths_B = torch.zeros(num_slots, dtype=torch.long, device=device)
+        self._keys: list[torch.Tensor | None] = [None] * text.num_hidden_layers
+        self._values: list[torch.Tensor | None] = [None] * text.num_hidden_layers
+        self._slots_B: torch.Tensor | slice = slice(None)
+        self._write_BT: torch.Tensor | None = None
+        self._span: tuple[int, int] | None = None
+        self._shown = 0
+
+    # -- one forward -------------------------------------------------------------------------------------------
+
+    def begin(self, num_new: int, slots: list[int] | None = None) -> tuple[torch.Tensor, Any]:
+        """Announce a forward of `num_new` tokens a slot. Returns position_ids [B, T] and the attention mask.
+
+        Args:
+            slots: the slots that the rows of the forward belong to; None means all of them, in order.
+        """
+        self._slots_B = slice(None) if slots is None else torch.tensor(slots, dtype=torch.long, device=self.device)
+        start_B = self.lengths_B[self._slots_B]
+        position_BT = start_B[:, None] + torch.arange(num_new, device=self.device)
+        self._shown = int(start_B.max()) + num_new
+        if self._shown > self.capacity:
+            raise UserError("the sequence is longer than the cache", got=self._shown, allowed=self.capacity, remedy="lower --max-new-tokens or raise --max-length")
+        uniform = bool((start_B == start_B[0]).all())
+        self._span = (int(start_B[0]), num_new) if uniform else None
+        self._write_BT = position_BT
+        return position_BT, self._mask(position_BT)
+
+    def advance(self, num_tokens: torch.Tensor | int) -> None:
+        """Make the first `num_tokens` [B] of the tokens just written valid; the rest is forgotten."""
+        self.lengths_B[self._slots_B] += num_tokens
+
+    def reset(self, slots: list[int] | None = None) -> None:
+        if slots is None:
+            self.lengths_B.zero_()
+        else:
+            self.lengths_B[torch.tensor(slots, dtype=torch.long, device=self.device)] = 0
+
+    def grow(self, capacity: int) -> None:
+        """Make room for longer sequences; what is stored stays."""
+        for store in (self._keys, self._values):
+            for layer_idx, held in enumerate(store):
+                if held is not None:
+                    larger = held.new_zeros(*held.shape[:2], capacity, held.shape[3])
+                    larger[:, :, : self.capacity] = held
+                    store[layer_idx] = larger
+        self.capacity = capacity
+
+    def _mask(self, position_BT: torch.Tensor) -> Any:
+        key_S = torch.arange(self._shown, device=self.device)
+        full = key_S <= position_BT[:, None, :, None]
+        masks = {"full_attention": full}
+        if self.sliding_window is not None:
+            masks["sliding_attention"] = full & (key_S > position_BT[:, None, :, None] - self.sliding_window)
+        if len(self._layer_kinds) == 1:
+            return masks[next(iter(self._layer_kinds))]
+        return masks
+
+    # -- called by the model's layers --------------------------------------------------------------------------
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store [B, H, T, D] behind each slot's length; return keys and values [B, H, S, D]."""
+        return self._store(self._keys, layer_idx, key_states), self._store(self._values, layer_idx, value_states)
+
+    def _store(self, store: list[torch.Tensor | None], layer_idx: int, new_BHTD: torch.Tensor) -> torch.Tensor:
+        held = store[layer_idx]
+        if held is None:
+            _, heads, _, size = new_BHTD.shape
+            held = store[layer_idx] = new_BHTD.new_zeros(self.num_slots, heads, self.capacity, size)
+        all_slots = isinstance(self._slots_B, slice)
+        if self._span is not None and all_slots:
+            start, count = self._span
+            held[:, :, start : start + count] = new_BHTD
+        else:
+            rows = torch.arange(self.num_slots, device=self.device) if all_slots else self._slots_B
+            assert self._write_BT is not None and isinstance(rows, torch.Tensor)
+            held[rows[:, None], :, self._write_BT] = new_BHTD.transpose(1, 2)
+        shown = held[:, :, : self._shown]
+        return shown if all_slots else shown[self._slots_B]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return int(self.lengths_B.max())
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        return self._shown, 0
+
+    @property
+    def is_compileable(self) -> bool:
+        return False
+
+
