@@ -74,3 +74,7 @@ class Target:
         if rule.softcap is not None:
             logits = rule.softcap * torch.tanh(logits / rule.softcap)
         return logits
+
+    def head_rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """The rows of lm_head's weight [len(ids), H] for these target ids."""
+        return self.lm_head.weight[ids.to(self.device)]

@@ -1,0 +1,141 @@
+"""A draft on disk: config.json, model.safetensors, wiring.json, trace.safetensors and a README.md.
+
+Every tensor must be read and every parameter written; the map between draft and target vocabulary is checked for its
+invariants. The embedding belongs to the target and is not stored.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from eyas.draft.config import DraftConfig
+from eyas.draft.model import Eagle3Draft
+from eyas.errors import UserError
+from eyas.files import atomic_folder, read_json, sha256_text, write_json
+from eyas.targets.target import Target
+from eyas.wiring import Wiring
+
+CONFIG, WEIGHTS, WIRING, TRACE, CARD = "config.json", "model.safetensors", "wiring.json", "trace.safetensors", "README.md"
+
+
+@dataclass(frozen=True)
+class LoadedDraft:
+    """`trace_file` is the fingerprint of the target that the draft was trained on, if it came along."""
+
+    draft: Eagle3Draft
+    wiring: Wiring
+    name: str
+    trace_file: Path | None
+
+
+def is_draft(folder: Path) -> bool:
+    return (folder / WIRING).is_file() and (folder / WEIGHTS).is_file()
+
+
+def save_draft(folder: Path, draft: Eagle3Draft, wiring: Wiring, trace_file: Path | None, card: str, dtype: torch.dtype = torch.bfloat16) -> None:
+    """Write the folder as a whole or not at all; an older draft of the same name is replaced."""
+    tensors = {name: _stored(tensor, dtype) for name, tensor in draft.state_dict().items()}
+    with atomic_folder(folder, overwrite=is_draft) as temporary:
+        save_file(tensors, temporary / WEIGHTS)
+        write_json(temporary / CONFIG, draft.config.to_json())
+        write_json(temporary / WIRING, wiring.to_json())
+        if trace_file is not None:
+            (temporary / TRACE).write_bytes(trace_file.read_bytes())
+        (temporary / CARD).write_text(card, encoding="utf-8")
+
+
+def read_wiring(folder: Path) -> Wiring:
+    """The draft's wiring, without reading a tensor."""
+    return Wiring.from_json(read_json(folder / WIRING, "the draft's wiring"), str(folder / WIRING))
+
+
+def load_draft(folder: Path, target: Target, dtype: torch.dtype) -> LoadedDraft:
+    """Load onto the target's device and share its embedding.
+
+    Raises:
+        UserError: files missing or damaged, tensors missing, spare, of another shape or not finite, a vocabulary map
+            that breaks its invariants, another hidden size than the target's.
+    """
+    if not folder.is_dir():
+        raise UserError(f"draft folder does not exist: {folder}", remedy="train one (eyas train) or pull one (eyas model pull smollm2-135m-draft)")
+    wiring = read_wiring(folder)
+    config = DraftConfig.from_json(read_json(folder / CONFIG, "the draft's config"), str(folder / CONFIG))
+    _check_sizes(config, wiring, target, folder)
+    draft = Eagle3Draft(config)
+    _fill(draft, folder / WEIGHTS)
+    check_vocab_map(draft, str(folder / WEIGHTS))
+    draft.to(device=target.device, dtype=dtype).eval().requires_grad_(False)
+    draft.use_embedding(target.embed)
+    trace = folder / TRACE
+    return LoadedDraft(draft, wiring, folder.resolve().name, trace if trace.is_file() else None)
+
+
+def draft_wiring_fields(draft: Eagle3Draft) -> dict[str, Any]:
+    """The part of the wiring that only the draft knows, read off the module itself, not off a config."""
+    config = draft.config
+    full = config.draft_vocab_size == config.vocab_size
+    return {
+        "norm_before_fc": config.norm_before_fc,
+        "fc_norm": config.fc_norm,
+        "norm_before_residual": config.norm_before_residual,
+        "norm_output": config.norm_output,
+        "rope_inv_freq": tuple(draft.midlayer.rope.inv_freq.float().tolist()),
+        "rope_attention_scaling": float(draft.midlayer.rope.attention_scaling),
+        "rope_offset": 0,
+        "d2t_kind": "full" if full else "offset",
+        "d2t_hash": sha256_text(json.dumps(draft.d2t.tolist())),
+        "embedding_source": "target",
+        "lm_head_source": "draft",
+    }
+
+
+def check_vocab_map(draft: Eagle3Draft, where: str) -> None:
+    """Target ids i + d2t[i] must be in range, strictly increasing, and exactly those that t2d marks."""
+    ids = draft.to_target(torch.arange(draft.config.draft_vocab_size, device=draft.d2t.device))
+    remedy = "take d2t and t2d from the checkpoint that lm_head was trained with"
+    if int(ids.min()) < 0 or int(ids.max()) >= draft.config.vocab_size:
+        raise UserError(f"{where}: d2t leads out of the target's vocabulary", got=f"ids {int(ids.min())} to {int(ids.max())}", allowed=f"0 to {draft.config.vocab_size - 1}", remedy=remedy)
+    if not bool((ids[1:] > ids[:-1]).all()):
+        raise UserError(f"{where}: target ids i + d2t[i] are not strictly increasing", remedy="d2t holds offsets, not ids; " + remedy)
+    if not torch.equal(draft.t2d.nonzero().flatten(), ids):
+        raise UserError(f"{where}: t2d marks other tokens than d2t", got=f"{int(draft.t2d.sum())} marked", allowed=f"{len(ids)} as in d2t", remedy=remedy)
+
+
+def _fill(draft: Eagle3Draft, path: Path) -> None:
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"draft weights are missing or damaged: {path}", got=str(error).splitlines()[0], remedy="copy the file again") from error
+    wanted = draft.state_dict()
+    missing, spare = sorted(set(wanted) - set(tensors)), sorted(set(tensors) - set(wanted))
+    if missing or spare:
+        raise UserError(f"{path} does not fit its config.json", got=f"missing {missing}, unread {spare}", remedy="use the config.json that was saved with these weights")
+    for name, tensor in wanted.items():
+        if tensors[name].shape != tensor.shape:
+            raise UserError(f"{path}: {name} has another shape", got=list(tensors[name].shape), allowed=list(tensor.shape))
+        if tensors[name].is_floating_point() and not bool(torch.isfinite(tensors[name]).all()):
+            raise UserError(f"{path}: {name} holds NaN or infinity", remedy="the training diverged or the file is damaged")
+    draft.load_state_dict(tensors)
+
+
+def _check_sizes(config: DraftConfig, wiring: Wiring, target: Target, folder: Path) -> None:
+    if config.target_hidden_size != target.hidden_size or config.vocab_size != target.vocab_size:
+        raise UserError(
+            f"the draft {folder} was made for another target",
+            got=f"target hidden size {config.target_hidden_size}, vocabulary {config.vocab_size}",
+            allowed=f"{target.name} has hidden size {target.hidden_size}, vocabulary {target.vocab_size}",
+            remedy="use the target that the draft was trained for",
+        )
+    if len(wiring.taps) != config.num_taps:
+        raise UserError(f"{folder}: config and wiring disagree on the taps", got=f"num_taps {config.num_taps}", allowed=[str(tap) for tap in wiring.taps])
+
+
+def _stored(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return tensor.detach().to("cpu", dtype if tensor.is_floating_point() else tensor.dtype).contiguous()

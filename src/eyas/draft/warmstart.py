@@ -1,0 +1,63 @@
+"""A starting point that already predicts something: parts of the target, put where the draft has the same part.
+
+lm_head, final norm and the layer come from the target's own head, norm and last layer; the embedding half of q, k and
+v starts at zero and fc passes the last tap through, so that the untrained draft acts like the target's last layer on
+that state. Parts of another shape (MLA, experts, another width) keep their random start, and are listed.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from eyas.draft.model import Eagle3Draft
+from eyas.targets.target import Target
+
+
+@torch.no_grad()
+def warm_start(draft: Eagle3Draft, target: Target) -> list[str]:
+    """Fill what fits. Returns the names of the parts left random, for the log."""
+    nn.init.normal_(draft.fc.weight, std=0.02 / draft.config.num_taps)
+    if draft.config.hidden_size == draft.config.target_hidden_size:
+        draft.fc.weight[:, -draft.config.target_hidden_size :] += torch.eye(draft.config.hidden_size)
+    source = target.layers[-1]
+    left: list[str] = []
+    _copy_rows(draft.lm_head.weight, target.head_rows(draft.to_target(torch.arange(draft.config.draft_vocab_size))), "lm_head", left)
+    _copy(draft.norm, target.norm, "norm", left)
+    for name in ("q_proj", "k_proj", "v_proj"):
+        _copy_half(getattr(draft.midlayer.self_attn, name), _find(source, f"self_attn.{name}"), name, left)
+    _copy(draft.midlayer.self_attn.o_proj, _find(source, "self_attn.o_proj"), "o_proj", left)
+    for name in ("gate_proj", "up_proj", "down_proj"):
+        _copy(getattr(draft.midlayer.mlp, name), _find(source, f"mlp.{name}"), name, left)
+    _copy(draft.midlayer.hidden_norm, _find(source, "input_layernorm"), "hidden_norm", left)
+    _copy(draft.midlayer.post_attention_layernorm, _find(source, "post_attention_layernorm"), "post_attention_layernorm", left)
+    return left
+
+
+def _find(root: nn.Module, path: str) -> nn.Module | None:
+    value: nn.Module | None = root
+    for part in path.split("."):
+        value = getattr(value, part, None)
+    return value
+
+
+def _copy(mine: nn.Module, source: nn.Module | None, name: str, left: list[str]) -> None:
+    _copy_rows(mine.weight, getattr(source, "weight", None), name, left)
+
+
+def _copy_rows(mine: torch.Tensor, weight: torch.Tensor | None, name: str, left: list[str]) -> None:
+    if weight is None or weight.shape != mine.shape:
+        left.append(name)
+        return
+    mine.copy_(weight)
+
+
+def _copy_half(mine: nn.Linear, source: nn.Module | None, name: str, left: list[str]) -> None:
+    """The source reads H columns, the draft 2H: [embed | hidden]."""
+    weight = getattr(source, "weight", None)
+    half = mine.in_features // 2
+    if weight is None or weight.shape != (mine.out_features, half):
+        left.append(name)
+        return
+    mine.weight.zero_()
+    mine.weight[:, half:] = weight
