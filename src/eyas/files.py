@@ -25,7 +25,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
             os.fsync(stream.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        raise UserError(f"cannot write {path}", got=error.strerror or str(error), remedy="free disk space or choose another --out") from error
+        raise UserError(
+            f"cannot write {path}", got=error.strerror or str(error), remedy="free disk space or choose another --out"
+        ) from error
     finally:
         with contextlib.suppress(FileNotFoundError):
             temporary.unlink()
@@ -62,7 +64,9 @@ def atomic_folder(path: Path, *, overwrite: Callable[[Path], bool] = lambda exis
             shutil.rmtree(path)
         os.replace(temporary, path)
     except OSError as error:
-        raise UserError(f"cannot write {path}", got=error.strerror or str(error), remedy="free disk space or choose another --out") from error
+        raise UserError(
+            f"cannot write {path}", got=error.strerror or str(error), remedy="free disk space or choose another --out"
+        ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -94,7 +94,9 @@ class Wiring:
 
     def hash(self) -> str:
         """A hash over all fields that must match; equal hashes mean interchangeable wiring."""
-        kept = {item.name: _jsonable(getattr(self, item.name)) for item in dataclasses.fields(self) if item.metadata["class"] == "must match"}
+        kept = {
+            item.name: _jsonable(getattr(self, item.name)) for item in dataclasses.fields(self) if item.metadata["class"] == "must match"
+        }
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
     def replace(self, **changes: Any) -> Wiring:
@@ -142,7 +144,9 @@ def require_match(left: Wiring, left_name: str, right: Wiring, right_name: str) 
     differences = left.diff(right)
     fatal = [difference for difference in differences if difference.field_class == "must match"]
     if fatal:
-        raise WiringError(f"the wiring of {left_name} and {right_name} differs:\n" + "\n".join(item.text(left_name, right_name) for item in fatal))
+        raise WiringError(
+            f"the wiring of {left_name} and {right_name} differs:\n" + "\n".join(item.text(left_name, right_name) for item in fatal)
+        )
     return tuple(difference for difference in differences if difference.field_class != "must match")
 
 
@@ -196,20 +200,44 @@ def _shown(value: Any) -> str:
 _CAUSES: dict[str, tuple[str, str]] = {
     "num_target_layers": ("these belong to different targets", "use the target that the draft was trained for"),
     "target_hidden_size": ("these belong to different targets", "use the target that the draft was trained for"),
-    "target_vocab_size": ("these belong to different targets, or the vocabulary was padded", "use the target that the draft was trained for"),
+    "target_vocab_size": (
+        "these belong to different targets, or the vocabulary was padded",
+        "use the target that the draft was trained for",
+    ),
     "tokenizer_hash": ("the tokenizers give other ids for the same text", "use the tokenizer files that the dump was made with"),
-    "pairing": ("token and state are shifted against each other", "make the dump again with Eyas, or import it with the right --convention"),
-    "norm_before_fc": ("one side norms the concatenated states before fc, the other does not", "set the flag to what the draft was trained with"),
+    "pairing": (
+        "token and state are shifted against each other",
+        "make the dump again with Eyas, or import it with the right --convention",
+    ),
+    "norm_before_fc": (
+        "one side norms the concatenated states before fc, the other does not",
+        "set the flag to what the draft was trained with",
+    ),
     "fc_norm": ("one side norms each tap before fc, the other does not", "set the flag to what the draft was trained with"),
-    "norm_before_residual": ("the residual is taken before the norm on one side, after it on the other", "set the flag to what the draft was trained with"),
-    "norm_output": ("one side feeds the normed state back into the draft, the other the raw one", "set the flag to what the draft was trained with"),
-    "rope_inv_freq": ("rope_theta or scaling was read from another key or defaulted", "write rope_theta both at top level and in rope_parameters"),
+    "norm_before_residual": (
+        "the residual is taken before the norm on one side, after it on the other",
+        "set the flag to what the draft was trained with",
+    ),
+    "norm_output": (
+        "one side feeds the normed state back into the draft, the other the raw one",
+        "set the flag to what the draft was trained with",
+    ),
+    "rope_inv_freq": (
+        "rope_theta or scaling was read from another key or defaulted",
+        "write rope_theta both at top level and in rope_parameters",
+    ),
     "rope_attention_scaling": ("the RoPE scaling (YaRN, longrope) differs", "copy the rope parameters the draft was trained with"),
     "d2t_kind": ("one side has a reduced draft vocabulary, the other the full one", "use the draft's own d2t"),
-    "d2t_hash": ("the draft-vocabulary map was made again from other data", "use the d2t stored with the draft; its lm_head rows mean those tokens"),
+    "d2t_hash": (
+        "the draft-vocabulary map was made again from other data",
+        "use the d2t stored with the draft; its lm_head rows mean those tokens",
+    ),
     "embedding_source": ("one side brings its own embedding, the other shares the target's", "export again, with or without embed_tokens"),
     "lm_head_source": ("one side brings its own lm_head, the other shares the target's", "export again, with or without lm_head"),
-    "chat_template_hash": ("the chat template changed since the data was made", "render with the template of the dump, or expect a lower acceptance"),
+    "chat_template_hash": (
+        "the chat template changed since the data was made",
+        "render with the template of the dump, or expect a lower acceptance",
+    ),
     "states_dtype": ("the states were captured in another dtype", "nothing to do if the trace agrees"),
     "target_name": ("another copy or another model; only the trace tells", "eyas wiring diff compares the traces in numbers"),
     "trace_hash": ("the fingerprints differ in bits; within rounding this is the same model", "compare the traces in numbers"),
