@@ -1,0 +1,88 @@
+"""The target's own greedy answers to held-out prompts: the text that a draft is judged on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from eyas.data.chats import Chat
+from eyas.engine.engine import Engine
+from eyas.engine.request import SamplingParams
+from eyas.errors import UserError
+from eyas.loops import find_loop
+from eyas.targets.target import Target
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A rendered chat up to and with its last user turn, opened for the answer."""
+
+    id: str
+    domain: str
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`tokens` end with the stop token if there was one. `loops`: it ends by repeating itself (`eyas.loops`)."""
+
+    prompt: Prompt
+    tokens: tuple[int, ...]
+    finish_reason: str
+    loops: bool
+
+    @property
+    def token_ids(self) -> list[int]:
+        return [*self.prompt.token_ids, *self.tokens]
+
+
+def render_prompts(target: Target, chats: Sequence[Chat], max_new_tokens: int) -> tuple[list[Prompt], list[str]]:
+    """Prompts of `chats` and, in words, those left out with the reason.
+
+    What comes after a chat's last user turn, its answer above all, is not read: the target answers anew.
+
+    Raises UserError if no chat gives a prompt, or if the target has no chat template.
+    """
+    if not target.tokenizer.chat_template:
+        raise UserError("the target has no chat template, so chats cannot be rendered", got=target.name, remedy="use an instruct model")
+    room = int(target.config.max_position_embeddings) - max_new_tokens
+    prompts, skipped = [], []
+    for chat in chats:
+        last_user = max((number for number, message in enumerate(chat.messages) if message["role"] == "user"), default=None)
+        if last_user is None:
+            skipped.append(f"chat {chat.id}: no user turn")
+            continue
+        try:
+            text = target.tokenizer.apply_chat_template(list(chat.messages[: last_user + 1]), tokenize=False, add_generation_prompt=True)
+        except Exception as error:  # a template raises whatever it likes
+            skipped.append(f"chat {chat.id}: the chat template refused it: {error}")
+            continue
+        ids = target.tokenizer.encode(text, add_special_tokens=False)
+        if len(ids) > room:
+            skipped.append(f"chat {chat.id}: its prompt of {len(ids)} tokens leaves no room for {max_new_tokens} more")
+            continue
+        prompts.append(Prompt(chat.id, chat.domain, tuple(ids)))
+    if not prompts:
+        raise UserError("no chat gives a prompt", got="; ".join(skipped[:3]), allowed="chats with a user turn")
+    return prompts, skipped
+
+
+def greedy_answers(target: Target, prompts: Sequence[Prompt], max_new_tokens: int, batch: int) -> list[Answer]:
+    """One greedy answer a prompt, by plain decoding."""
+    engine = Engine(target, None, (), max_batch=min(batch, len(prompts)), max_length=max_length(prompts, max_new_tokens))
+    outputs = engine.generate([list(prompt.token_ids) for prompt in prompts], SamplingParams(max_new_tokens=max_new_tokens))
+    return [
+        Answer(prompt, tuple(output.tokens), output.finish_reason, find_loop([token for token in output.tokens if token not in target.stop_ids]) is not None)
+        for prompt, output in zip(prompts, outputs, strict=True)
+    ]
+
+
+def max_length(prompts: Sequence[Prompt], max_new_tokens: int) -> int:
+    """Room for the longest of `prompts` and its answer."""
+    return max(len(prompt.token_ids) for prompt in prompts) + max_new_tokens
+
+
+def spread(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
+    """`count` prompts at equal distances, so that a small part still holds every domain."""
+    count = min(count, len(prompts))
+    return [prompts[(2 * number + 1) * len(prompts) // (2 * count)] for number in range(count)]
