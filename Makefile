@@ -17,7 +17,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints-cpu.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Eyas needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make setup PYTHON=python3.12" >&2; exit 2; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --constraint constraints-cpu.txt torch
 	$(PIP) install --quiet --constraint constraints-cpu.txt --editable '.[dev,plots]'
 	@touch $@
@@ -43,4 +43,4 @@ docs: setup
 	$(BIN)/python -m eyas.cli.reference docs/cli.md
 
 clean:
-	rm -rf $(VENV) $(OUT) build dist .pytest_cache .mypy_cache .ruff_cache src/*.egg-info
+	rm -rf $(VENV) quickstart build dist .pytest_cache .mypy_cache .ruff_cache src/*.egg-info

@@ -52,4 +52,5 @@ class Journal:
             with open(self.path, "r+b") as stream:
                 stream.truncate(len(whole))
                 os.fsync(stream.fileno())
-        return [json.loads(line) for line in whole.decode("utf-8").splitlines()]
+        # bytes, since str.splitlines would also cut at U+2028 and its like inside a text
+        return [json.loads(line) for line in whole.splitlines()]

@@ -1,0 +1,86 @@
+"""Both shapes of chats give one value; a line that is neither is named by its number."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from eyas.data.chats import Chat, read_chats
+from eyas.errors import UserError
+
+
+def write(path, *lines):
+    path.write_text("".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_both_shapes_say_the_same(tmp_path):
+    messages = {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
+    sharegpt = {"conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}
+    first, second = read_chats(write(tmp_path / "c.jsonl", messages, sharegpt))
+    assert first.messages == second.messages
+    assert first.id == second.id  # without an id of its own, a chat is named by what it says
+
+
+def test_ids_domains_and_other_fields_are_kept(tmp_path):
+    line = {"id": 7, "domain": "math", "messages": [{"role": "user", "content": "q"}], "source": "hand"}
+    (chat,) = read_chats(write(tmp_path / "c.jsonl", line))
+    assert (chat.id, chat.domain, chat.extra) == ("7", "math", {"source": "hand"})
+    assert read_back(tmp_path, chat) == chat
+
+
+def read_back(tmp_path, chat: Chat) -> Chat:
+    (again,) = read_chats(write(tmp_path / "again.jsonl", chat.to_json()))
+    return again
+
+
+def test_unknown_roles_and_tool_calls_pass_through(tmp_path):
+    """They are the chat's own matter: rendering judges them, one by one."""
+    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+    (chat,) = read_chats(write(tmp_path / "c.jsonl", {"messages": [{"role": "narrator", "content": "x"}, call]}))
+    assert chat.messages[0]["role"] == "narrator"
+    assert chat.messages[1] == call
+
+
+def test_empty_lines_are_passed_over_but_counted(tmp_path):
+    path = write(tmp_path / "c.jsonl", {"messages": [{"role": "user", "content": "q"}]}, "\n", "   \n", "{broken\n")
+    with pytest.raises(UserError, match="line 4: not valid JSON"):
+        list(read_chats(path))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        [],
+        {},
+        {"text": "plain"},
+        {"messages": [], "conversations": []},
+        {"messages": "hello"},
+        {"messages": ["hello"]},
+        {"messages": [{"content": "no role"}]},
+        {"messages": [{"role": 1, "content": "x"}]},
+        {"messages": [{"role": "user", "content": 5}]},
+        {"conversations": {"from": "human"}},
+        {"conversations": [{"from": "human"}]},
+        {"conversations": [{"from": "human", "value": None}]},
+    ],
+    ids=str,
+)
+def test_what_is_not_a_chat_is_refused_with_line_and_shape(tmp_path, line):
+    path = write(tmp_path / "c.jsonl", {"messages": [{"role": "user", "content": "q"}]}, line)
+    with pytest.raises(UserError, match="line 2") as caught:
+        list(read_chats(path))
+    assert "conversations" in str(caught.value.allowed)
+
+
+def test_files_that_hold_no_chats(tmp_path):
+    with pytest.raises(UserError, match="does not exist"):
+        list(read_chats(tmp_path / "none.jsonl"))
+    with pytest.raises(UserError, match="does not exist"):
+        list(read_chats(tmp_path))
+    with pytest.raises(UserError, match="no chats"):
+        list(read_chats(write(tmp_path / "empty.jsonl", "\n\n")))
+    (tmp_path / "latin1.jsonl").write_bytes('{"messages": [{"role": "user", "content": "ü"}]}'.encode("latin-1"))
+    with pytest.raises(UserError, match="not UTF-8"):
+        list(read_chats(tmp_path / "latin1.jsonl"))
