@@ -26,14 +26,15 @@ says what, what was found, what is allowed and what to do; 3 a bug in Eyas. Resu
 
 def reference() -> str:
     """The whole reference as Markdown."""
-    root = typer.main.get_command(app)
-    parts = [_HEAD]
-    parts += [_section(command, context) for command, context in _walk(root, "eyas", parent=None)]
-    return "\n".join(parts)
+    return "\n".join([_HEAD, *(_section(command, context) for command, context in walk())])
+
+
+def walk() -> Iterator[tuple[Any, Any]]:
+    """Yield every (click command, its context), each command before those below it."""
+    yield from _walk(typer.main.get_command(app), "eyas", parent=None)
 
 
 def _walk(command: Any, name: str, parent: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield (command, its context) for the tree, each command before those below it."""
     context = command.context_class(command, info_name=name, parent=parent)
     yield command, context
     if hasattr(command, "list_commands"):

@@ -1,0 +1,96 @@
+"""The documents hold together: links lead somewhere, commands are real, and nothing points at a line of source."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from eyas.cli.reference import walk
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md"), *ROOT.glob("benchmarks/**/*.md")])
+COMMANDS = {context.command_path: (command, context) for command, context in walk()}
+
+
+def prose(path: Path) -> str:
+    """The text without its code blocks."""
+    return re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(path: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", prose(path), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(path: Path) -> list[str]:
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
+        if link.startswith(("http://", "https://", "mailto:")):
+            continue
+        name, _, anchor = link.partition("#")
+        file = path.parent / name if name else path
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            broken.append(link)
+    return broken
+
+
+def shell_commands(path: Path) -> list[str]:
+    """The `eyas ...` command lines in the shell blocks of a document or script, continued lines joined."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".md":
+        text = "\n".join(re.findall(r"^```(?:sh|bash|console)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL))
+    lines = re.sub(r"\\\n\s*", " ", text).splitlines()
+    return [found[1] for line in lines if (found := re.match(r"\s*(?:\$ )?(?:\S*/)?(eyas .+)", line))]
+
+
+def parse(line: str) -> None:
+    """Raise what the command line itself would raise, without running anything."""
+    words = shlex.split(re.split(r"\s(?:\||>|2>|&&|;)", line)[0], comments=True)
+    path = words.pop(0)
+    while words and f"{path} {words[0]}" in COMMANDS:
+        path = f"{path} {words.pop(0)}"
+    command, context = COMMANDS[path]
+    command.make_context(context.info_name, words, parent=context.parent)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_resolve(path):
+    assert broken_links(path) == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_line_of_source_is_named(path):
+    assert re.findall(r"\.py(?::|#L)\d+|\blines? \d+ (?:of|in) `?\w+\.py", path.read_text(encoding="utf-8")) == []
+
+
+LINES = [
+    (path, line)
+    for path in [*DOCUMENTS, *ROOT.glob("examples/**/*.sh"), *ROOT.glob("benchmarks/*.sh")]
+    if path.name != "cli.md"
+    for line in shell_commands(path)
+]
+
+
+@pytest.mark.parametrize(("path", "line"), LINES, ids=lambda value: value.name if isinstance(value, Path) else value[:60])
+def test_commands_in_documents_parse(path, line):
+    parse(line)
+
+
+def test_the_first_screen_shows_the_two_commands():
+    screen = "\n".join((ROOT / "README.md").read_text(encoding="utf-8").splitlines()[:40])
+    assert "make quickstart" in screen
+    assert "make test" in screen
+
+
+def test_these_checks_can_fail(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# Head\n[a](#head) [b](#none) [c](none.md) [d](page.md)\n\n```sh\neyas \\\n  --version\n```\n")
+    assert broken_links(page) == ["#none", "none.md"]
+    assert shell_commands(page) == ["eyas --version"]
+    with pytest.raises(Exception, match="nonsense"):
+        parse("eyas --nonsense")
+    with pytest.raises(Exception, match="nonsense"):
+        parse("eyas nonsense")
