@@ -1,0 +1,154 @@
+"""Tiny targets for tests: real architectures, a few hundred thousand weights, made here and now without a hub.
+
+A random one has the family's shape and wiring; a trained one also says something (see `tiny_text`), so that drafts and
+acceptance figures on it mean something. Both are ordinary folders that `load_target` reads.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedTokenizerFast
+
+from eyas.errors import UserError
+from eyas.files import atomic_folder
+from eyas.targets.tiny_text import tiny_chats
+
+END_OF_TURN = "<|im_end|>"
+_SPECIAL = ("<|pad|>", "<|begin|>", "<|im_start|>", END_OF_TURN)
+_VOCAB_SIZE = 512
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message.role not in ['system', 'user', 'assistant', 'tool'] %}{{ raise_exception('unknown role ' + message.role) }}{% endif %}"
+    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+_COMMON: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 2048,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    "initializer_range": 0.1,
+    "tie_word_embeddings": False,
+}
+_MOE: dict[str, Any] = {"moe_intermediate_size": 64, "num_experts_per_tok": 2}
+_FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen3": {"tie_word_embeddings": True},
+    "deepseek_v3": _MOE
+    | {"num_key_value_heads": 4, "head_dim": 8, "q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+    | {"n_routed_experts": 4, "n_shared_experts": 1, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1},
+    "qwen3_moe": _MOE | {"num_experts": 4, "decoder_sparse_step": 1, "mlp_only_layers": []},
+    "gemma2": {"query_pre_attn_scalar": 16, "sliding_window": 32, "final_logit_softcapping": 8.0, "attn_logit_softcapping": 20.0, "tie_word_embeddings": True},
+    "gemma3_text": {"query_pre_attn_scalar": 16, "sliding_window": 32, "tie_word_embeddings": True},
+    "granite": {"logits_scaling": 4.0, "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.25},
+}
+TINY_FAMILIES = tuple(_FAMILIES)
+
+
+@dataclass(frozen=True)
+class TinyTraining:
+    """Enough for a held-out top-1 of 80 %; seconds on two threads."""
+
+    num_steps: int = 200
+    batch_size: int = 16
+    learning_rate: float = 8e-3
+
+
+def make_tiny(family: str, folder: Path, *, trained: bool, seed: int = 0, training: TinyTraining | None = None) -> None:
+    """Write a tiny target of `family` to `folder` (which must not hold anything yet).
+
+    Raises UserError for a family that has no tiny model, or a folder in use.
+    """
+    if family not in _FAMILIES:
+        raise UserError("no tiny model of this family", got=family, allowed=", ".join(TINY_FAMILIES))
+    with atomic_folder(folder) as out, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        tokenizer = tiny_tokenizer()
+        model = AutoModelForCausalLM.from_config(_config(family, tokenizer), dtype=torch.float32)
+        if trained:
+            _train(model, tokenizer, seed, training or TinyTraining())
+        model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+        model.save_pretrained(out)
+        tokenizer.save_pretrained(out)
+
+
+def tiny_tokenizer(chat_template: str = CHAT_TEMPLATE) -> Any:
+    """A byte-level BPE tokenizer learnt from the tiny text: any text has ids, known words are short."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=_VOCAB_SIZE, special_tokens=list(_SPECIAL), initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
+    )
+    texts = (message["content"] for chat in tiny_chats(400, seed=0) for message in chat)
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        chat_template=chat_template,
+        eos_token=END_OF_TURN,
+        pad_token="<|pad|>",
+        bos_token="<|begin|>",
+        additional_special_tokens=["<|im_start|>"],
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def held_out_top1(model: Any, tokenizer: Any, num_chats: int = 64) -> float:
+    """The share of answer-side tokens of unseen tiny chats that the model's argmax gets right."""
+    ids_BT, mask_BT = _batch(tokenizer, tiny_chats(num_chats, seed=-1))
+    with torch.no_grad():
+        top1_BT = model(input_ids=ids_BT).logits[:, :-1].argmax(-1)
+    right_BT = (top1_BT == ids_BT[:, 1:]) & mask_BT[:, 1:]
+    return float(right_BT.sum() / mask_BT[:, 1:].sum())
+
+
+def _config(family: str, tokenizer: Any) -> Any:
+    ids = {"vocab_size": len(tokenizer), "bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    return AutoConfig.for_model(family, **(_COMMON | _FAMILIES[family] | ids))
+
+
+def _train(model: Any, tokenizer: Any, seed: int, training: TinyTraining) -> None:
+    """Next-token training on whole chats, so that the model can also write a user's question."""
+    batches = _batches_of_like_length(tokenizer, training, seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=training.learning_rate, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, training.learning_rate, total_steps=training.num_steps, pct_start=0.1)
+    model.train()
+    for ids_BT, mask_BT in batches:
+        logits_BTV = model(input_ids=ids_BT, use_cache=False).logits[:, :-1]
+        loss = torch.nn.functional.cross_entropy(logits_BTV[mask_BT[:, 1:]], ids_BT[:, 1:][mask_BT[:, 1:]])
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    model.eval()
+
+
+def _batches_of_like_length(tokenizer: Any, training: TinyTraining, seed: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Sorted by length before they are cut, so that little is padding; then in random order."""
+    chats = tiny_chats(training.num_steps * training.batch_size, seed=seed + 1)
+    chats.sort(key=lambda chat: sum(len(message["content"]) + 20 for message in chat))
+    batches = [_batch(tokenizer, chats[start : start + training.batch_size]) for start in range(0, len(chats), training.batch_size)]
+    random.Random(seed).shuffle(batches)
+    return batches
+
+
+def _batch(tokenizer: Any, chats: list[list[dict[str, str]]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids [B, T] padded on the right, and a mask [B, T] of the real ones."""
+    rows = [tokenizer.encode(tokenizer.apply_chat_template(chat, tokenize=False), add_special_tokens=False) for chat in chats]
+    longest = max(map(len, rows))
+    ids_BT = torch.tensor([row + [tokenizer.pad_token_id] * (longest - len(row)) for row in rows])
+    mask_BT = torch.tensor([[True] * len(row) + [False] * (longest - len(row)) for row in rows])
+    return ids_BT, mask_BT
