@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from eyas.data.chats import Chat
 from eyas.engine.engine import Engine
-from eyas.engine.request import SamplingParams
+from eyas.engine.request import Output, SamplingParams
 from eyas.errors import UserError
 from eyas.loops import find_loop
 from eyas.targets.target import Target
@@ -69,12 +69,9 @@ def render_prompts(target: Target, chats: Sequence[Chat], max_new_tokens: int) -
 
 def greedy_answers(target: Target, prompts: Sequence[Prompt], max_new_tokens: int, batch: int) -> list[Answer]:
     """One greedy answer a prompt, by plain decoding."""
-    engine = Engine(target, None, (), max_batch=min(batch, len(prompts)), max_length=max_length(prompts, max_new_tokens))
-    outputs = engine.generate([list(prompt.token_ids) for prompt in prompts], SamplingParams(max_new_tokens=max_new_tokens))
-    return [
-        Answer(prompt, tuple(output.tokens), output.finish_reason, find_loop([token for token in output.tokens if token not in target.stop_ids]) is not None)
-        for prompt, output in zip(prompts, outputs, strict=True)
-    ]
+    with Engine(target, max_batch=min(batch, len(prompts)), max_length=max_length(prompts, max_new_tokens)) as engine:
+        outputs = engine.generate([prompt.token_ids for prompt in prompts], SamplingParams(max_new_tokens=max_new_tokens))
+    return [_answer(prompt, output, target.stop_ids) for prompt, output in zip(prompts, outputs, strict=True)]
 
 
 def max_length(prompts: Sequence[Prompt], max_new_tokens: int) -> int:
@@ -86,3 +83,8 @@ def spread(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
     """`count` prompts at equal distances, so that a small part still holds every domain."""
     count = min(count, len(prompts))
     return [prompts[(2 * number + 1) * len(prompts) // (2 * count)] for number in range(count)]
+
+
+def _answer(prompt: Prompt, output: Output, stop_ids: tuple[int, ...]) -> Answer:
+    spoken = output.tokens[:-1] if output.tokens[-1] in stop_ids else output.tokens
+    return Answer(prompt, output.tokens, output.finish_reason, find_loop(spoken) is not None)

@@ -14,11 +14,9 @@ from dataclasses import dataclass
 import torch
 
 from eyas.capture.forward import capture_batch
-from eyas.draft.model import Eagle3Draft
 from eyas.draft.unroll import unroll
 from eyas.evaluate.answers import Answer
-from eyas.taps import Tap
-from eyas.targets.target import Target
+from eyas.evaluate.settings import Pair
 
 
 @dataclass(frozen=True)
@@ -33,23 +31,24 @@ class Forecast:
     hits_RK: torch.Tensor
 
 
-def forecast(target: Target, draft: Eagle3Draft, taps: tuple[Tap, ...], answers: Sequence[Answer], num_steps: int, batch: int, done: Callable[[int], None]) -> list[Forecast]:
+def forecast(pair: Pair, answers: Sequence[Answer], num_steps: int, batch: int, done: Callable[[int], None]) -> list[Forecast]:
     """One forecast an answer, in order; `done` is told how many answers each batch finished."""
     order = sorted(range(len(answers)), key=lambda index: len(answers[index].token_ids))
     found: dict[int, Forecast] = {}
     for start in range(0, len(order), batch):
         group = order[start : start + batch]
-        found.update(zip(group, _forecast_batch(target, draft, taps, [answers[index] for index in group], num_steps), strict=True))
+        found.update(zip(group, _forecast_batch(pair, [answers[index] for index in group], num_steps), strict=True))
         done(len(group))
     return [found[index] for index in range(len(answers))]
 
 
 @torch.no_grad()
-def _forecast_batch(target: Target, draft: Eagle3Draft, taps: tuple[Tap, ...], answers: Sequence[Answer], num_steps: int) -> list[Forecast]:
-    captured = capture_batch(target, [answer.token_ids for answer in answers], taps)
-    token_BT = _stack([torch.tensor(answer.token_ids, device=target.device) for answer in answers])
+def _forecast_batch(pair: Pair, answers: Sequence[Answer], num_steps: int) -> list[Forecast]:
+    draft, device = pair.draft, pair.target.device
+    captured = capture_batch(pair.target, [answer.token_ids for answer in answers], pair.taps)
+    token_BT = _stack([torch.tensor(answer.token_ids, device=device) for answer in answers])
     states_BTS = _stack([item.states for item in captured])
-    row_BR = _stack([_rows(answer, target.device) for answer in answers])
+    row_BR = _stack([_rows(answer, device) for answer in answers])
     if row_BR.shape[1] == 0:  # no answer of this batch goes on behind its first token
         steps = [row_BR.new_zeros(row_BR.shape)] * num_steps
     else:

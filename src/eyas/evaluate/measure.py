@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from eyas.draft.model import Eagle3Draft
 from eyas.engine.engine import Engine
 from eyas.engine.request import Output, SamplingParams
 from eyas.evaluate.answers import Prompt, max_length
-from eyas.taps import Tap
+from eyas.evaluate.settings import EvaluateSettings, Pair
+from eyas.targets.loading import dtype_name
 from eyas.targets.target import Target
 
 
@@ -20,8 +20,8 @@ from eyas.targets.target import Target
 class Speed:
     """Tokens a second while decoding, the prefill left out, one request at a time."""
 
-    plain: float
-    speculative: float
+    plain: float | None
+    speculative: float | None
     tokens: int
 
 
@@ -39,49 +39,57 @@ class Lossless:
         return not self.differences
 
 
-def measure(target: Target, draft: Eagle3Draft, taps: tuple[Tap, ...], prompts: Sequence[Prompt], num_draft_tokens: int, max_new_tokens: int, batch: int) -> list[Output]:
+def measure(pair: Pair, prompts: Sequence[Prompt], settings: EvaluateSettings) -> list[Output]:
     """Greedy speculative decoding of every prompt, in order."""
-    engine = Engine(target, draft, taps, num_draft_tokens=num_draft_tokens, max_batch=min(batch, len(prompts)), max_length=max_length(prompts, max_new_tokens))
-    return engine.generate([list(prompt.token_ids) for prompt in prompts], SamplingParams(max_new_tokens=max_new_tokens))
+    with _speculative(pair, prompts, settings, min(settings.batch, len(prompts))) as engine:
+        return engine.generate([prompt.token_ids for prompt in prompts], SamplingParams(max_new_tokens=settings.max_new_tokens))
 
 
-def measure_speed(target: Target, draft: Eagle3Draft, taps: tuple[Tap, ...], prompts: Sequence[Prompt], num_draft_tokens: int, max_new_tokens: int) -> Speed:
+def measure_speed(pair: Pair, prompts: Sequence[Prompt], settings: EvaluateSettings) -> Speed:
     """Plain and speculative decoding in turn on each prompt, so that a disturbance of the machine meets both."""
-    length = max_length(prompts, max_new_tokens)
-    plain = Engine(target, None, (), max_batch=1, max_length=length)
-    speculative = Engine(target, draft, taps, num_draft_tokens=num_draft_tokens, max_batch=1, max_length=length)
-    params = SamplingParams(max_new_tokens=max_new_tokens)
-    for engine in (plain, speculative):
-        engine.generate([list(prompts[0].token_ids)], SamplingParams(max_new_tokens=min(8, max_new_tokens)))
-    seconds = {id(plain): 0.0, id(speculative): 0.0}
-    tokens = {id(plain): 0, id(speculative): 0}
-    for number, prompt in enumerate(prompts):
-        for engine in (plain, speculative) if number % 2 == 0 else (speculative, plain):
-            [output] = engine.generate([list(prompt.token_ids)], params)
-            seconds[id(engine)] += output.decode_seconds
-            tokens[id(engine)] += len(output.tokens) - 1
-    rate = {key: tokens[key] / seconds[key] if seconds[key] > 0 else 0.0 for key in seconds}
-    return Speed(rate[id(plain)], rate[id(speculative)], tokens[id(speculative)])
+    plain = Engine(pair.target, max_length=max_length(prompts, settings.max_new_tokens))
+    seconds, tokens = [0.0, 0.0], [0, 0]
+    with plain, _speculative(pair, prompts, settings, 1) as speculative:
+        engines = (plain, speculative)
+        for engine in engines:  # the first calls set up kernels and memory
+            engine.generate([prompts[0].token_ids], SamplingParams(max_new_tokens=min(8, settings.max_new_tokens)))
+        for number, prompt in enumerate(prompts):
+            for which in (0, 1) if number % 2 == 0 else (1, 0):
+                [output] = engines[which].generate([prompt.token_ids], SamplingParams(max_new_tokens=settings.max_new_tokens))
+                seconds[which] += output.decode_seconds
+                tokens[which] += len(output.tokens) - 1
+    rates = [count / time if time > 0 else None for count, time in zip(tokens, seconds, strict=True)]
+    return Speed(rates[0], rates[1], tokens[1])
 
 
-def check_lossless(target: Target, draft: Eagle3Draft, taps: tuple[Tap, ...], prompts: Sequence[Prompt], num_draft_tokens: int, max_new_tokens: int) -> Lossless:
+def check_lossless(pair: Pair, prompts: Sequence[Prompt], settings: EvaluateSettings) -> Lossless:
     """Compare greedy speculative output with transformers' own `generate`, token for token and in length."""
-    outputs = measure(target, draft, taps, prompts, num_draft_tokens, max_new_tokens, batch=len(prompts))
     differences, tokens = [], 0
-    for prompt, output in zip(prompts, outputs, strict=True):
-        expected = transformers_greedy(target, prompt.token_ids, max_new_tokens)
-        tokens += len(expected)
+    for prompt, output in zip(prompts, measure(pair, prompts, settings), strict=True):
+        expected = transformers_greedy(pair.target, prompt.token_ids, settings.max_new_tokens)
         got = list(output.tokens)
+        tokens += len(expected)
         if got != expected:
-            at = next((index for index, pair in enumerate(zip(got, expected, strict=False)) if pair[0] != pair[1]), min(len(got), len(expected)))
-            differences.append(f"prompt {prompt.id}: from token {at} on; lengths {len(got)} and {len(expected)}")
-    return Lossless(len(prompts), tokens, str(target.dtype).removeprefix("torch."), tuple(differences))
+            at = common_length(got, expected)
+            differences.append(f"prompt {prompt.id}: equal up to token {at}, lengths {len(got)} and {len(expected)}")
+    return Lossless(len(prompts), tokens, dtype_name(pair.target.dtype), tuple(differences))
 
 
 @torch.no_grad()
 def transformers_greedy(target: Target, prompt_ids: Sequence[int], max_new_tokens: int) -> list[int]:
     """The target alone, by transformers; stops where the target's generation config says."""
     ids_1T = torch.tensor([list(prompt_ids)], device=target.device)
-    settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "do_sample": False, "eos_token_id": list(target.stop_ids) or None, "pad_token_id": 0}
-    output = target.model.generate(ids_1T, attention_mask=torch.ones_like(ids_1T), **settings)
+    stop: dict[str, Any] = {"eos_token_id": list(target.stop_ids) or None, "pad_token_id": 0}
+    output = target.model.generate(ids_1T, attention_mask=torch.ones_like(ids_1T), max_new_tokens=max_new_tokens, do_sample=False, **stop)
     return [int(token) for token in output[0, ids_1T.shape[1] :]]
+
+
+def common_length(left: Sequence[int], right: Sequence[int]) -> int:
+    """Length of the common beginning."""
+    shorter = min(len(left), len(right))
+    return next((index for index in range(shorter) if left[index] != right[index]), shorter)
+
+
+def _speculative(pair: Pair, prompts: Sequence[Prompt], settings: EvaluateSettings, max_batch: int) -> Engine:
+    length = max_length(prompts, settings.max_new_tokens)
+    return Engine(pair.target, pair.draft, pair.taps, num_draft_tokens=settings.num_draft_tokens, max_batch=max_batch, max_length=length)
