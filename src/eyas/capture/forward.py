@@ -44,13 +44,16 @@ def capture_batch(target: Target, token_ids: Sequence[Sequence[int]], taps: Sequ
     Raises:
         UserError: a tap that the target lacks, or one that did not fire exactly once.
     """
-    assert token_ids and all(token_ids), "a text without tokens"
+    assert all(token_ids), "a text without tokens"
     lengths = [len(ids) for ids in token_ids]
     wanted = tuple(dict.fromkeys((*taps, FINAL)))
     with read_taps(target, wanted) as reader:
         run_backbone(target, token_ids)
         by_tap = dict(zip(wanted, reader.states(), strict=True))
-    rows_NnH = [torch.cat([by_tap[tap][b, :length] for tap in taps], dim=-1) if taps else by_tap[FINAL][b, :length, :0] for b, length in enumerate(lengths)]
+    rows_NnH = [
+        torch.cat([by_tap[tap][b, :length] for tap in taps], dim=-1) if taps else by_tap[FINAL][b, :length, :0]
+        for b, length in enumerate(lengths)
+    ]
     final_NH = torch.cat([by_tap[FINAL][b, :length] for b, length in enumerate(lengths)])
     top1_N = own_top1(target, final_NH) if want_top1 else final_NH.new_zeros(0, dtype=torch.long)
     top1_rows = top1_N.split(lengths) if want_top1 else [top1_N] * len(lengths)
@@ -97,7 +100,7 @@ def logit_rows(target: Target, element_size: int) -> int:
 @contextlib.contextmanager
 def _backbone_answers(target: Target, final_BTH: torch.Tensor) -> Iterator[None]:
     def answer(*args: Any, **kwargs: Any) -> BaseModelOutputWithPast:
-        return BaseModelOutputWithPast(last_hidden_state=final_BTH)  # type: ignore[arg-type]
+        return BaseModelOutputWithPast(last_hidden_state=final_BTH)
 
     backbone = target.backbone
     shadowed = vars(backbone).get("forward")  # accelerate's hooks put one there

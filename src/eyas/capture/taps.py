@@ -78,7 +78,11 @@ def first_input(args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str) -> 
     """The hidden state given to a module, by position or by name."""
     value = args[0] if args else kwargs.get("hidden_states")
     if not isinstance(value, torch.Tensor):
-        raise UserError(f"{what} was called without hidden states", got=sorted(kwargs), remedy="this architecture needs a row of its own in eyas/targets/families.py")
+        raise UserError(
+            f"{what} was called without hidden states",
+            got=sorted(kwargs),
+            remedy="this architecture needs a row of its own in eyas/targets/families.py",
+        )
     return value
 
 

@@ -1,0 +1,221 @@
+"""Writing a dump shard by shard, so that a killed run goes on and leaves the same bits. See `store` for the layout."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from eyas.data.store import COUNTS, FORMAT, MANIFEST, TRACE, Plan, Sample, check_files, is_dump, read_manifest, shard_name, shard_samples
+from eyas.errors import UserError
+from eyas.files import atomic_path, read_json, sha256_file, write_text
+from eyas.wiring import Wiring
+
+
+@dataclass(frozen=True)
+class DumpHeader:
+    """Everything about a dump that is known, and fixed, before the first state is computed.
+
+    `settings` holds what a resumed run must share with the first one; `validation` numbers the samples kept from training.
+    """
+
+    wiring: Wiring
+    sample_ids: tuple[str, ...]
+    lengths: tuple[int, ...]
+    validation: tuple[int, ...]
+    num_scored_rows: int
+    max_batch_tokens: int
+    plan: Plan
+    settings: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+
+    def to_manifest(self) -> dict[str, Any]:
+        return {
+            "dump_format": FORMAT,
+            "complete": False,
+            "wiring": self.wiring.to_json(),
+            "num_samples": len(self.lengths),
+            "num_tokens": sum(self.lengths),
+            "num_scored_rows": self.num_scored_rows,
+            "token_counts": COUNTS,
+            "settings": dict(self.settings),
+            "provenance": dict(self.provenance),
+            "samples": {"ids": list(self.sample_ids), "lengths": list(self.lengths), "validation": list(self.validation)},
+            "batch_plan": {"max_batch_tokens": self.max_batch_tokens, "padding": "right", "shards": self.plan},
+            "shards": [],
+        }
+
+
+class DumpWriter:
+    """Writes a dump shard by shard, and goes on with one that was interrupted. Use as a context manager.
+
+    Raises:
+        UserError: the folder holds something else, a dump made with other settings (with both values), or another
+            process is writing it; the disk is full.
+    """
+
+    def __init__(self, folder: Path, header: DumpHeader, token_counts: torch.Tensor) -> None:
+        self.folder, self._header, self._token_counts = folder, header, token_counts
+        self._lock: int | None = None
+        self.manifest = header.to_manifest()
+
+    def __enter__(self) -> DumpWriter:
+        check_resumable(self.folder, self._header)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.folder, os.O_RDONLY)
+        except OSError as error:
+            raise UserError(f"cannot write to {self.folder}", got=error.strerror, remedy="choose another --out") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for leftover in self.folder.glob(".*.tmp"):  # of a killed run: nobody else writes here while we hold the lock
+                leftover.unlink()
+            if (self.folder / MANIFEST).is_file():
+                self.manifest = read_json(self.folder / MANIFEST, "the dump's manifest")
+            else:
+                self._write_manifest()
+            if not (self.folder / COUNTS).is_file():
+                _save({"counts": self._token_counts.long()}, self.folder / COUNTS)
+        except BlockingIOError as error:
+            self._close()
+            raise UserError(f"another process is writing {self.folder}", remedy="wait for it, or choose another --out") from error
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._close()
+
+    @property
+    def trace_path(self) -> Path:
+        return self.folder / TRACE
+
+    @property
+    def next_shard(self) -> int:
+        """The number of the first shard that is not there yet."""
+        return len(self.manifest["shards"])
+
+    def write_shard(self, samples: Sequence[Sample], teacher_check: Mapping[str, int]) -> None:
+        """Write the next shard: `samples` in the plan's order. Shapes, lengths and finiteness are checked first."""
+        number = self.next_shard
+        wanted = shard_samples(self._header.plan[number])
+        for index, sample in zip(wanted, samples, strict=True):
+            _check_sample(sample, self._header, index)
+        name = shard_name(number)
+        _save(_shard_tensors(samples), self.folder / name)
+        path = self.folder / name
+        record = {
+            "file": name,
+            "sha256": sha256_file(path),
+            "bytes": path.stat().st_size,
+            "num_samples": len(samples),
+            "num_tokens": sum(len(sample.token_ids) for sample in samples),
+            "teacher_check": dict(teacher_check),
+        }
+        self.manifest["shards"].append(record)
+        self._write_manifest()
+
+    def finish(self, teacher_check: Mapping[str, Any], wrong_teacher: bool) -> None:
+        """Mark the dump as whole. Every planned shard must be there, and the trace."""
+        assert self.next_shard == len(self._header.plan), "finish before the last shard"
+        if not self.trace_path.is_file():
+            raise UserError(f"the dump has no trace: {self.trace_path}", remedy="remove the dump and capture it again")
+        wiring = self._header.wiring.replace(teacher_verified=not wrong_teacher)
+        self.manifest |= {
+            "complete": True,
+            "wiring": wiring.to_json(),
+            "teacher_check": dict(teacher_check),
+            "wrong_teacher": wrong_teacher,
+        }
+        self._write_manifest()
+
+    def _write_manifest(self) -> None:
+        write_text(self.folder / MANIFEST, json.dumps(self.manifest, ensure_ascii=False) + "\n")
+
+    def _close(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)  # also gives the lock back
+            self._lock = None
+
+
+def check_resumable(folder: Path, header: DumpHeader) -> int:
+    """How many shards of exactly this dump stand in `folder` already: 0 for a folder that is new or empty.
+
+    Raises UserError if the folder holds anything else, or a dump with other settings or another plan.
+    """
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return 0
+    if not is_dump(folder):
+        leftovers_only = folder.is_dir() and all(path.name.startswith(".") and path.name.endswith(".tmp") for path in folder.iterdir())
+        if leftovers_only:  # killed before the manifest was in place
+            return 0
+        raise UserError(f"{folder} exists and is not a dump", remedy="give another --out, or remove it first")
+    there, wanted = read_manifest(folder), header.to_manifest()
+    for name in wanted["settings"]:
+        if there.get("settings", {}).get(name) != wanted["settings"][name]:
+            raise UserError(
+                f"{folder} was begun with another {name.replace('_', ' ')}",
+                got=wanted["settings"][name],
+                allowed=there.get("settings", {}).get(name),
+                remedy="resume with the settings it was begun with, or give another --out",
+            )
+    for name in ("samples", "batch_plan"):
+        if there.get(name) != wanted[name]:
+            raise UserError(
+                f"{folder} was begun with other {name.replace('_', ' ')}s", remedy="give another --out, or remove the folder first"
+            )
+    check_files(folder, there["shards"])
+    return len(there["shards"])
+
+
+def _check_sample(sample: Sample, header: DumpHeader, index: int) -> None:
+    name, length = header.sample_ids[index], header.lengths[index]
+    hidden = header.wiring.target_hidden_size or 0
+    shapes = [tuple(part.shape) for part in (sample.token_ids, sample.loss_mask, sample.states, sample.teacher, sample.top1)]
+    wanted = [(length,), (length,), (length, hidden * len(header.wiring.taps)), (length, hidden), (length,)]
+    if shapes != wanted:
+        raise UserError(f"the states of sample {name} have other lengths than its tokens", got=shapes, allowed=wanted)
+    for what, state in (("state", sample.states), ("teacher state", sample.teacher)):
+        bad = (~torch.isfinite(state)).any(-1).nonzero().flatten().tolist()
+        if bad:
+            raise UserError(
+                f"sample {name} has a {what} that is not finite",
+                got=f"NaN or infinity at position {bad[0]} ({len(bad)} positions)",
+                remedy="the target overflows in this dtype: try --dtype bf16 or fp32",
+            )
+
+
+def _shard_tensors(samples: Sequence[Sample]) -> dict[str, torch.Tensor]:
+    lengths = torch.tensor([0, *(len(sample.token_ids) for sample in samples)])
+    return {
+        "token_ids": torch.cat([sample.token_ids for sample in samples]).int(),
+        "loss_mask": torch.cat([sample.loss_mask for sample in samples]).to(torch.uint8),
+        "offsets": lengths.cumsum(0),
+        "states": torch.cat([sample.states for sample in samples]),
+        "teacher": torch.cat([sample.teacher for sample in samples]),
+        "top1": torch.cat([sample.top1 for sample in samples]).int(),
+    }
+
+
+def _save(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    with atomic_path(path) as temporary, _as_os_error():
+        save_file(tensors, temporary)
+
+
+@contextlib.contextmanager
+def _as_os_error() -> Iterator[None]:
+    """safetensors wraps a full disk in an error of its own."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
