@@ -47,10 +47,24 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
     "qwen3": {"tie_word_embeddings": True},
     "deepseek_v3": _MOE
-    | {"num_key_value_heads": 4, "head_dim": 8, "q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+    | {
+        "num_key_value_heads": 4,
+        "head_dim": 8,
+        "q_lora_rank": 32,
+        "kv_lora_rank": 32,
+        "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 16,
+    }
     | {"n_routed_experts": 4, "n_shared_experts": 1, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1},
     "qwen3_moe": _MOE | {"num_experts": 4, "decoder_sparse_step": 1, "mlp_only_layers": []},
-    "gemma2": {"query_pre_attn_scalar": 16, "sliding_window": 32, "final_logit_softcapping": 8.0, "attn_logit_softcapping": 20.0, "tie_word_embeddings": True},
+    "gemma2": {
+        "query_pre_attn_scalar": 16,
+        "sliding_window": 32,
+        "final_logit_softcapping": 8.0,
+        "attn_logit_softcapping": 20.0,
+        "tie_word_embeddings": True,
+    },
     "gemma3_text": {"query_pre_attn_scalar": 16, "sliding_window": 32, "tie_word_embeddings": True},
     "granite": {"logits_scaling": 4.0, "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.25},
 }
@@ -90,7 +104,10 @@ def tiny_tokenizer(chat_template: str = CHAT_TEMPLATE) -> Any:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=_VOCAB_SIZE, special_tokens=list(_SPECIAL), initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
+        vocab_size=_VOCAB_SIZE,
+        special_tokens=list(_SPECIAL),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
     )
     texts = (message["content"] for chat in tiny_chats(400, seed=0) for message in chat)
     tokenizer.train_from_iterator(texts, trainer)
@@ -115,7 +132,12 @@ def held_out_top1(model: Any, tokenizer: Any, num_chats: int = 64) -> float:
 
 
 def _config(family: str, tokenizer: Any) -> Any:
-    ids = {"vocab_size": len(tokenizer), "bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    ids = {
+        "vocab_size": len(tokenizer),
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
     return AutoConfig.for_model(family, **(_COMMON | _FAMILIES[family] | ids))
 
 
