@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Makes the table of docs/story.md again: a draft trained on [embed, layer:2, layer:14], fed those states and then
+# [layer:2, layer:14, layer:27].
+#
+#   examples/story/run.sh [FOLDER]     FOLDER keeps everything (default: story); what is there already is used again
+#
+#   DRAFT    evaluate this draft instead of training one; it must have been trained on the same states
+#   MINUTES  of training (default 10)
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+out=${1:-story}
+minutes=${MINUTES:-10}
+trained_on=embed,layer:2,layer:14
+fed=layer:2,layer:14,layer:27
+prompts=src/eyas/data/prompts
+mkdir -p "$out"
+
+eyas() { .venv/bin/eyas "$@"; }
+
+if [ ! -e "$out/target" ]; then
+    eyas model pull smollm2-135m --out "$out/target"
+fi
+draft=${DRAFT:-$out/draft}
+if [ ! -e "$draft" ]; then
+    eyas data regenerate --target "$out/target" --chats "$prompts/train.jsonl" --out "$out/answered.jsonl"
+    eyas data prepare --target "$out/target" --chats "$out/answered.jsonl" --out "$out/prepared"
+    eyas capture --target "$out/target" --data "$out/prepared" --taps "$trained_on" --out "$out/dump"
+    eyas train --target "$out/target" --dump "$out/dump" --taps "$trained_on" --out "$draft" --minutes "$minutes"
+fi
+eyas evaluate --target "$out/target" --draft "$draft" --data "$prompts/heldout.jsonl" --json >"$out/right.json"
+eyas evaluate --target "$out/target" --draft "$draft" --data "$prompts/heldout.jsonl" --as-if "$fed" --json >"$out/wrong.json"
+
+.venv/bin/python examples/story/table.py "$out/right.json" "$out/wrong.json" docs/story.md

@@ -1,0 +1,44 @@
+"""Put two evaluations of one draft side by side into docs/story.md: python table.py RIGHT.json WRONG.json PAGE"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from eyas.files import read_json, write_text
+
+BEGIN, END = "<!-- table: examples/story/run.sh -->", "<!-- end of table -->"
+
+
+def table(right: dict[str, Any], wrong: dict[str, Any]) -> str:
+    """A Markdown table of the figures without looping answers; `wrong` was fed other states than `right`."""
+    if right["as_if"] is not None or wrong["as_if"] is None:
+        raise SystemExit("RIGHT must be an evaluation on the draft's own states, WRONG one with --as-if")
+    columns = [result["loops"]["without_loops"] for result in (right, wrong)]
+    rows = [
+        ("states fed", [f"`{right['taps']}`", f"`{wrong['as_if']}`"]),
+        ("first-token accuracy", [f"{100 * column['first_token_accuracy']:.1f} %" for column in columns]),
+        ("tokens per round, predicted", [f"{column['acceptance_length_predicted']:.2f}" for column in columns]),
+        ("tokens per round, measured", [f"{column['acceptance_length_measured']:.2f}" for column in columns]),
+        ("rounds measured", [str(column["rounds"]) for column in columns]),
+    ]
+    head = ["| | what it was trained on | the neighbours |", "| --- | --- | --- |"]
+    return "\n".join(head + [f"| {name} | {left} | {other} |" for name, (left, other) in rows])
+
+
+def fill(page: str, text: str) -> str:
+    """`page` with what stands between the two marks replaced by `text`."""
+    pattern = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), flags=re.DOTALL)
+    filled, count = pattern.subn(lambda _: f"{BEGIN}\n{text}\n{END}", page)
+    if count != 1:
+        raise SystemExit(f"the page must hold {BEGIN!r} and {END!r} once")
+    return filled
+
+
+if __name__ == "__main__":
+    right_path, wrong_path, page_path = map(Path, sys.argv[1:])
+    content = table(read_json(right_path, "the evaluation"), read_json(wrong_path, "the evaluation"))
+    write_text(page_path, fill(page_path.read_text(encoding="utf-8"), content))
+    print(content)
