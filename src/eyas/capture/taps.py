@@ -24,14 +24,19 @@ from eyas.targets.target import Target
 
 
 class TapReader:
-    """Collects what the hooks of `read_taps` see; one reading a forward."""
+    """Collects what the hooks of `read_taps` see; one reading a forward.
+
+    Whoever keeps hooks on a target that others run too sets `listening` for its own forwards only.
+    """
 
     def __init__(self, taps: Sequence[Tap]) -> None:
         self.taps = tuple(taps)
+        self.listening = True
         self._seen: dict[Tap, list[torch.Tensor]] = {tap: [] for tap in self.taps}
 
     def record(self, tap: Tap, state_BTH: torch.Tensor) -> None:
-        self._seen[tap].append(state_BTH)
+        if self.listening:
+            self._seen[tap].append(state_BTH)
 
     def states(self) -> list[torch.Tensor]:
         """The states [B, T, H] of the forward just run, in the order of the taps; the reader is empty afterwards.

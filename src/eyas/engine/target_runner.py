@@ -22,13 +22,19 @@ PAD_ID = 0  # any valid id: what it writes lies behind the slot's length
 
 
 class TargetRunner:
-    """Owns the target's cache and hooks. The hooks stay until `close`: setting them every forward costs time."""
+    """Owns the target's cache and hooks. The hooks stay until `close`: setting them every forward costs time.
 
-    def __init__(self, target: Target, taps: Sequence[Tap], num_slots: int, capacity: int) -> None:
+    Args:
+        max_length: no row is longer; positions beyond it are padding, and are clamped for targets with a table of them.
+    """
+
+    def __init__(self, target: Target, taps: Sequence[Tap], num_slots: int, capacity: int, max_length: int) -> None:
         self.target = target
+        self._max_length = max_length
         self.cache = SlotCache(target.model.config, num_slots, capacity, target.device)
         self._hooks = contextlib.ExitStack()
         self._reader: TapReader | None = self._hooks.enter_context(read_taps(target, taps)) if taps else None
+        self._listen(False)
 
     def close(self) -> None:
         self._hooks.close()
@@ -59,6 +65,16 @@ class TargetRunner:
 
     def _forward(self, ids_BT: torch.Tensor, slots: list[int] | None) -> tuple[torch.Tensor, torch.Tensor | None]:
         position_BT, mask = self.cache.begin(ids_BT.shape[1], slots)
-        output = self.target.backbone(input_ids=ids_BT, position_ids=position_BT, attention_mask=mask, cache=self.cache, use_cache=True)
-        states = self._reader.states() if self._reader is not None else None
-        return output.last_hidden_state, states if states is None else torch.cat(states, dim=-1)
+        position_BT = position_BT.clamp(max=self._max_length - 1)
+        self._listen(True)
+        try:
+            output = self.target.backbone(input_ids=ids_BT, position_ids=position_BT, attention_mask=mask, cache=self.cache, use_cache=True)
+        finally:
+            self._listen(False)
+        states_BTS = torch.cat(self._reader.states(), dim=-1) if self._reader is not None else None
+        return output.last_hidden_state, states_BTS
+
+    def _listen(self, listening: bool) -> None:
+        """Other engines and `generate` may run the same target in between; their states are not ours."""
+        if self._reader is not None:
+            self._reader.listening = listening
