@@ -159,14 +159,14 @@ def measure_acceptance(target: Target, loaded: LoadedDraft, answers: list[Answer
 def judge(speed: dict[str, Any], drafts: dict[str, Any]) -> list[dict[str, Any]]:
     """The goals with what was got for the first draft."""
     without_loops = next(iter(drafts.values()))["loops"]["without_loops"]
-    best = max((figures["decode_over_plain"], name) for name, figures in speed.items() if name.startswith("speculative"))
+    by_k = [figures["decode_over_plain"] for name, figures in speed.items() if name.startswith("speculative")]
     got = {
         "first_token_accuracy": without_loops["first_token_accuracy"],
         "acceptance_length_measured": without_loops["acceptance_length_measured"],
-        "best_speculative_over_plain": best[0],
+        "best_speculative_over_plain": max((value for value in by_k if value is not None), default=None),
         "plain_over_transformers": speed[PLAIN]["total_over_transformers"],
     }
-    return [{"figure": name, "wanted": wanted, "got": got[name], "met": got[name] >= wanted} for name, wanted in GOALS]
+    return [{"figure": name, "wanted": wanted, "got": got[name], "met": (got[name] or 0.0) >= wanted} for name, wanted in GOALS]
 
 
 def environment(target: Target) -> dict[str, Any]:
