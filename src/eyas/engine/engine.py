@@ -91,14 +91,22 @@ class Engine:
 
     def generate(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[Output]:
         """Answer all prompts, `max_batch` at a time; a finished one makes room at once. Outputs in the order given."""
-        requests = [self.add(prompt, params, index) for index, prompt in enumerate(prompts)]
-        while self.has_work:
-            self.step()
+        requests: list[Request] = []
+        try:
+            requests.extend(self.add(prompt, params, index) for index, prompt in enumerate(prompts))
+            while any(request.finish_reason is None for request in requests):
+                self.step()
+        finally:
+            for request in requests:  # after an error nothing of this call stays behind
+                self.abort(request)
         return [request.output() for request in requests]
 
     def stream(self, prompt: Sequence[int], params: SamplingParams) -> Iterator[Round]:
         """Answer one prompt; the first item is the prefill's token (`is_prefill`), then one item a round."""
-        request = self.add(prompt, params)
+        return self.run(self.add(prompt, params))
+
+    def run(self, request: Request) -> Iterator[Round]:
+        """Step until `request` is finished, and give what it emits; its `output()` says the rest."""
         try:
             while request.finish_reason is None:
                 yield from (made for owner, made in self.step() if owner is request)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import torch
 
 from eyas.capture.taps import TapReader, read_taps
+from eyas.errors import UserError
 from eyas.taps import Tap
 from eyas.targets.cache import SlotCache
 from eyas.targets.target import Target
@@ -69,10 +70,16 @@ class TargetRunner:
         self._listen(True)
         try:
             output = self.target.backbone(input_ids=ids_BT, position_ids=position_BT, attention_mask=mask, cache=self.cache, use_cache=True)
+        except BaseException:
+            with contextlib.suppress(UserError):  # half a forward was seen: forget it
+                self._states()
+            raise
         finally:
             self._listen(False)
-        states_BTS = torch.cat(self._reader.states(), dim=-1) if self._reader is not None else None
-        return output.last_hidden_state, states_BTS
+        return output.last_hidden_state, self._states()
+
+    def _states(self) -> torch.Tensor | None:
+        return torch.cat(self._reader.states(), dim=-1) if self._reader is not None else None
 
     def _listen(self, listening: bool) -> None:
         """Other engines and `generate` may run the same target in between; their states are not ours."""

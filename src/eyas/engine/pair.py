@@ -1,0 +1,51 @@
+"""A target and a draft made for each other, or an error before anything large is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from eyas.capture.trace import Trace, check_identity
+from eyas.draft.checkpoint import load_draft, read_wiring
+from eyas.draft.model import Eagle3Draft
+from eyas.taps import Tap
+from eyas.targets.describe import target_wiring
+from eyas.targets.loading import load_target
+from eyas.targets.target import Target
+from eyas.wiring import require_match
+
+
+@dataclass(frozen=True)
+class ServingPair:
+    """`warnings` say, in words, what differs but does not forbid the pairing."""
+
+    target: Target
+    draft: Eagle3Draft | None
+    taps: tuple[Tap, ...]
+    warnings: tuple[str, ...]
+
+
+def load_pair(target: str, draft: Path | None, device: torch.device, dtype: torch.dtype, trust_remote_code: bool = False) -> ServingPair:
+    """Load a target, and a draft if there is one.
+
+    The draft's wiring is compared with the target's config and tokenizer before weights are read, and the target's
+    identity with the draft's trace as soon as it is loaded.
+
+    Raises:
+        WiringError: they were not made for each other.
+        UserError: files are missing or damaged.
+    """
+    if draft is None:
+        return ServingPair(load_target(target, device=device, dtype=dtype, trust_remote_code=trust_remote_code), None, (), ())
+    differences = require_match(read_wiring(draft), "the draft", target_wiring(target, trust_remote_code), "the target")
+    # What is compared in numbers is the trace's business: a copy under another name is no reason to warn.
+    warnings = [item.text("the draft", "the target") for item in differences if item.field_class == "recorded"]
+    loaded = load_target(target, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+    made = load_draft(draft, loaded, dtype)
+    if made.trace_file is not None:
+        check_identity(loaded, Trace.load(made.trace_file), f"the draft {made.name}")
+    else:
+        warnings.append(f"the draft {made.name} brings no trace, so it is not known whether this is the target it was trained on")
+    return ServingPair(loaded, made.draft, made.wiring.taps, tuple(warnings))
