@@ -1,11 +1,12 @@
 """Acceptance figures against logs whose results were worked out by hand."""
 
+import json
 import random
 
 import pytest
 
 from eyas.engine.request import Request, Round, SamplingParams
-from eyas.evaluate.acceptance import acceptance, bootstrap, num_accepted, num_judged, sglang_num_draft_tokens
+from eyas.evaluate.acceptance import Acceptance, acceptance, bootstrap, num_accepted, num_judged, sglang_num_draft_tokens
 
 
 def a_round(proposed: int, accepted: int, emitted: int | None = None) -> Round:
@@ -59,7 +60,7 @@ def test_no_round_no_figures():
 
 def test_a_position_never_proposed_has_no_rate():
     figures = acceptance([[a_round(1, 1)]], 3)
-    assert figures.conditional == (1.0, None, None) and figures.unconditional == (1.0, None, None)
+    assert figures.conditional == figures.unconditional == (1.0, None, None)
 
 
 @pytest.mark.parametrize("bad", [a_round(2, 3), a_round(4, 1), a_round(3, 1, 3), a_round(3, 0, 0)])
@@ -87,13 +88,18 @@ def test_confidence_interval_is_fixed_and_drawn_over_chats():
     assert bootstrap(alike) == (2.0, 2.0)
     low, high = bootstrap(apart)
     assert bootstrap(apart) == (low, high)
-    assert 1.6 < low < 1.8 and 2.2 < high < 2.4  # standard error of the mean of thirty chats of 1 or 3: 0.18
+    # the standard error of the mean of thirty chats of 1 or 3 is 0.18
+    assert 1.6 < low < 1.8
+    assert 2.2 < high < 2.4
 
 
 def test_k_in_the_words_of_other_engines():
     assert sglang_num_draft_tokens(3) == 4
 
 
-def test_figures_go_into_json():
-    value = acceptance([[a_round(3, 1)]], 3).to_json()
-    assert value["conditional"] == [1.0, 0.0, None] and value["acceptance_length"] == 2.0
+def test_figures_go_into_json_and_back():
+    figures = acceptance([[a_round(3, 1)]], 3)
+    value = json.loads(json.dumps(figures.to_json()))
+    assert value["conditional"] == [1.0, 0.0, None]
+    assert value["acceptance_length"] == 2.0
+    assert Acceptance.from_json(value) == figures

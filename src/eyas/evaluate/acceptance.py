@@ -47,6 +47,11 @@ class Acceptance:
     def to_json(self) -> dict[str, Any]:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in dataclasses.asdict(self).items()}
 
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> Acceptance:
+        """The inverse of `to_json`."""
+        return Acceptance(**{name: tuple(part) if isinstance(part, list) else part for name, part in value.items()})
+
 
 def acceptance(chats: Sequence[Sequence[Round]], num_draft_tokens: int) -> Acceptance | None:
     """Figures over the rounds of every chat; None if there was no round at all.

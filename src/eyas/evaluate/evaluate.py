@@ -82,7 +82,7 @@ def evaluate(
 ) -> Evaluation:
     """All figures of a draft on `prompts`.
 
-    The wiring must have been compared with the target's before (`eyas.evaluate.checks`).
+    The wiring must have been compared with the target's before (`eyas.engine.pair`).
 
     Args:
         wiring: the draft's; its taps are fed unless `as_if` names others.
@@ -93,7 +93,7 @@ def evaluate(
     """
     if not prompts:
         raise UserError("there is nothing to evaluate on", got="no prompts")
-    pair = Pair(target, draft, fed_taps(wiring, target, as_if))
+    pair = Pair(target, draft, fed_taps(wiring, target.num_layers, as_if))
     console.print(f"{len(prompts)} prompts: the target's own answers, at most {settings.max_new_tokens} tokens each")
     answers = greedy_answers(target, prompts, settings.max_new_tokens, settings.batch)
     return evaluate_answers(pair, answers, settings, wiring.taps)

@@ -10,6 +10,7 @@ import torch
 
 from eyas.engine.engine import Engine
 from eyas.engine.request import Output, SamplingParams
+from eyas.engine.ties import explain_difference
 from eyas.evaluate.answers import Prompt, max_length
 from eyas.evaluate.settings import EvaluateSettings, Pair
 from eyas.targets.loading import dtype_name
@@ -63,15 +64,17 @@ def measure_speed(pair: Pair, prompts: Sequence[Prompt], settings: EvaluateSetti
 
 
 def check_lossless(pair: Pair, prompts: Sequence[Prompt], settings: EvaluateSettings) -> Lossless:
-    """Compare greedy speculative output with transformers' own `generate`, token for token and in length."""
+    """Compare greedy speculative output with transformers' own `generate`, token for token and in length.
+
+    Every difference counts, also one that is explained by a tie.
+    """
     differences, tokens = [], 0
     for prompt, output in zip(prompts, measure(pair, prompts, settings), strict=True):
         expected = transformers_greedy(pair.target, prompt.token_ids, settings.max_new_tokens)
         got = list(output.tokens)
         tokens += len(expected)
-        if got != expected:
-            at = common_length(got, expected)
-            differences.append(f"prompt {prompt.id}: equal up to token {at}, lengths {len(got)} and {len(expected)}")
+        if (difference := explain_difference(pair.target, prompt.token_ids, got, expected)) is not None:
+            differences.append(f"prompt {prompt.id}, {difference.text()}")
     return Lossless(len(prompts), tokens, dtype_name(pair.target.dtype), tuple(differences))
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from eyas.errors import UserError
 from eyas.evaluate.acceptance import Acceptance
-from eyas.files import atomic_path
+from eyas.evaluate.evaluate import Evaluation
+from eyas.files import atomic_path, write_json
 
 _COLOURS = ("#1f6f8b", "#c8553d")
 _INK, _FAINT = "#22303c", "#d9dee3"
@@ -48,6 +49,21 @@ def write_plot(path: Path, series: Sequence[Series], title: str, subtitle: str) 
     figure.legend(handles, labels, loc="outside lower left", ncols=2, frameon=False, fontsize=9, labelcolor=_INK)
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format="png", facecolor="white")
+
+
+def write_report(folder: Path, value: Mapping[str, Any], evaluation: Evaluation, target_name: str) -> None:
+    """report.json with `value`, and report.png: all answers, and those that do not end in a loop."""
+    write_json(folder / "report.json", value)
+    groups = [("all answers", evaluation.all), ("without loops", evaluation.without_loops)]
+    series = [Series(name, figures.predicted, figures.measured) for name, figures in groups if figures.predicted is not None]
+    write_plot(folder / "report.png", series, f"Acceptance by position on {target_name}", conditions(evaluation))
+
+
+def conditions(evaluation: Evaluation) -> str:
+    """What an evaluation's figures hold for, in a line."""
+    settings = evaluation.settings
+    limit = f"at most {settings.max_new_tokens} tokens an answer"
+    return f"K = {settings.num_draft_tokens}, greedy, {limit}, {evaluation.all.chats} prompts, {evaluation.dtype}"
 
 
 def _panel(axes: Any, series: Sequence[Series], rate: str, title: str) -> None:

@@ -44,12 +44,12 @@ class EvaluateSettings:
                 raise UserError(f"{name} is too small", got=getattr(self, name), allowed=f"{least} or more")
 
 
-def fed_taps(wiring: Wiring, target: Target, as_if: tuple[Tap, ...] | None) -> tuple[Tap, ...]:
+def fed_taps(wiring: Wiring, num_target_layers: int, as_if: tuple[Tap, ...] | None) -> tuple[Tap, ...]:
     """The taps that the draft is fed. Raises UserError for as-if taps that the target lacks or that do not fit fc."""
     if as_if is None:
         return wiring.taps
     for tap in as_if:
-        tap.check(target.num_layers)
+        tap.check(num_target_layers)
     if len(as_if) != len(wiring.taps):
         raise UserError(
             "--as-if must name as many states as the draft reads",
