@@ -1,0 +1,75 @@
+"""eyas train: a dump in, a draft out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from eyas.cli.options import DeviceOption, DtypeOption, JsonOption, TargetOption, TrustRemoteCode, emit
+
+
+def command(
+    target: TargetOption,
+    dump: Annotated[Path, typer.Option(help="The dump to train on: the --out of eyas capture.")],
+    out: Annotated[Path, typer.Option(help="The folder for the finished draft; OUT.training holds checkpoints until then.")],
+    taps: Annotated[str | None, typer.Option(help="The states that the draft is meant to read; an error if the dump holds others.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Optimizer steps; a killed run goes on bit for bit.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Time to train; turned into steps after a timed warm-up.")] = None,
+    ttt_steps: Annotated[int, typer.Option("--ttt-steps", help="Steps of the training-time test.")] = 3,
+    draft_vocab_size: Annotated[int | None, typer.Option(help="Tokens that the draft knows; the default is 8192, or all of a smaller vocabulary.")] = None,
+    learning_rate: Annotated[float, typer.Option(help="Peak of the schedule: warm-up, then cosine.")] = 4e-4,
+    tokens_per_batch: Annotated[int, typer.Option(help="Positions a step, padding included.")] = 2048,
+    checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 200,
+    seed: Annotated[int, typer.Option(help="Order of the batches and start of the random weights.")] = 0,
+    norm_before_fc: Annotated[bool, typer.Option("--norm-before-fc", help="One RMSNorm over the concatenated states.")] = False,
+    fc_norm: Annotated[bool, typer.Option("--fc-norm", help="One RMSNorm a state.")] = False,
+    norm_before_residual: Annotated[bool, typer.Option("--norm-before-residual", help="Take the residual after the norm.")] = False,
+    norm_output: Annotated[bool, typer.Option("--norm-output", help="Feed the normed state back.")] = False,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "bf16",
+    trust_remote_code: TrustRemoteCode = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train an EAGLE-3 draft on a dump; a run that was killed goes on when the command is repeated."""
+    import dataclasses
+
+    from eyas.capture.trace import Trace, check_identity
+    from eyas.data.store import Dump
+    from eyas.progress import console
+    from eyas.targets.describe import target_wiring
+    from eyas.targets.loading import dtype_name, load_target, resolve_device, resolve_dtype
+    from eyas.taps import parse_taps
+    from eyas.train.loop import Trainer
+    from eyas.train.settings import TrainSettings
+    from eyas.wiring import Wiring, require_match
+
+    settings = TrainSettings(
+        steps=steps,
+        minutes=minutes,
+        ttt_steps=ttt_steps,
+        tokens_per_batch=tokens_per_batch,
+        learning_rate=learning_rate,
+        seed=seed,
+        dtype=dtype_name(resolve_dtype(dtype)),
+        draft_vocab_size=draft_vocab_size,
+        norm_before_fc=norm_before_fc,
+        fc_norm=fc_norm,
+        norm_before_residual=norm_before_residual,
+        norm_output=norm_output,
+        checkpoint_every=checkpoint_every,
+    )
+    settings.check()
+    opened = Dump.open(dump)
+    wanted = target_wiring(target, trust_remote_code)
+    warnings = require_match(opened.wiring, "the dump", wanted, "the target")
+    if taps is not None:
+        require_match(opened.wiring, "the dump", Wiring(taps=parse_taps(taps)), "--taps")
+    for difference in warnings:
+        console.print(f"warning: {difference.text('the dump', 'the target')}", markup=False)
+    loaded = load_target(target, device=resolve_device(device), dtype=resolve_dtype(dtype), trust_remote_code=trust_remote_code)
+    if opened.trace_file is not None:
+        check_identity(loaded, Trace.load(opened.trace_file), "the dump")
+    report = Trainer(loaded, opened, settings, out).run()
+    emit({"draft": str(out), **dataclasses.asdict(report)}, as_json)

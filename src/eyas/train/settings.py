@@ -1,0 +1,57 @@
+"""What a training run was asked to do; stored with every checkpoint and compared on resume."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from eyas.errors import UserError
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """Exactly one of `steps` and `minutes` is given; `minutes` is turned into steps after a timed warm-up.
+
+    `decay` weights the loss of TTT step k by decay^k. `dtype` is the arithmetic; parameters and optimizer are fp32.
+    """
+
+    steps: int | None = None
+    minutes: float | None = None
+    ttt_steps: int = 3
+    tokens_per_batch: int = 2048
+    learning_rate: float = 4e-4
+    warmup_steps: int = 20
+    final_rate: float = 0.02
+    decay: float = 0.8
+    grad_clip: float = 1.0
+    seed: int = 0
+    dtype: str = "bfloat16"
+    draft_vocab_size: int | None = None
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    norm_before_residual: bool = False
+    norm_output: bool = False
+    checkpoint_every: int = 200
+
+    def check(self) -> None:
+        """Raises UserError for values that cannot train."""
+        if (self.steps is None) == (self.minutes is None):
+            raise UserError("give either --steps or --minutes", got=f"steps {self.steps}, minutes {self.minutes}")
+        for name in ("steps", "minutes", "ttt_steps", "tokens_per_batch", "learning_rate", "grad_clip", "checkpoint_every"):
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise UserError(f"--{name.replace('_', '-')} must be positive", got=value)
+        if not 0 < self.decay <= 1:
+            raise UserError("--decay must lie in (0, 1]", got=self.decay)
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def rate_at(self, step: int, total: int) -> float:
+        """Learning rate: linear warm-up, then a cosine down to `final_rate` of the peak at the last step."""
+        if step < self.warmup_steps:
+            return self.learning_rate * (step + 1) / self.warmup_steps
+        done = (step - self.warmup_steps) / max(1, total - self.warmup_steps)
+        return self.learning_rate * (self.final_rate + (1 - self.final_rate) * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))

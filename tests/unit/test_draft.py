@@ -1,0 +1,174 @@
+"""The draft's unroll against decoding itself, and the checkpoint's refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from eyas.draft.cache import DraftCache
+from eyas.draft.checkpoint import draft_wiring_fields, load_draft, save_draft
+from eyas.draft.config import DraftConfig
+from eyas.draft.model import Eagle3Draft
+from eyas.draft.unroll import unroll
+from eyas.errors import UserError
+from eyas.targets.loading import load_target
+from eyas.taps import parse_taps
+from eyas.wiring import Wiring
+
+CPU = torch.device("cpu")
+SWITCHES = [{}, {"norm_before_fc": True}, {"fc_norm": True}, {"norm_before_residual": True}, {"norm_output": True}]
+
+
+def make_draft(**switches: bool) -> Eagle3Draft:
+    torch.manual_seed(0)
+    config = DraftConfig(32, 32, 3, 64, 4, 2, 8, 50, 20, {"rope_type": "default", "rope_theta": 1e4}, 128, **switches)
+    draft = Eagle3Draft(config)
+    for parameter in draft.parameters():
+        torch.nn.init.uniform_(parameter, -0.5, 0.5)
+    embedding = torch.nn.Embedding(50, 32).requires_grad_(False)
+    draft.use_embedding(embedding)
+    return draft
+
+
+def text(length: int = 12, batch: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(0, 50, (batch, length), generator=generator), torch.randn(batch, length, 96, generator=generator)
+
+
+@torch.no_grad()
+def decode(draft: Eagle3Draft, token_T: torch.Tensor, states_TS: torch.Tensor, row: int, num_steps: int) -> list[torch.Tensor]:
+    """What the engine does at one row: prefill rows 0..row from target states, then feed the output back."""
+    cache = DraftCache(draft, 1, 64, CPU)
+    position, mask = cache.begin(row + 1)
+    output = draft(token_T[None, 1 : row + 2], draft.fuse(states_TS[None, : row + 1]), position, cache, mask)[:, -1:]
+    cache.advance(row + 1)
+    outputs = [output[0, 0]]
+    for step in range(1, num_steps):
+        position, mask = cache.begin(1)
+        output = draft(token_T[None, row + 1 + step : row + 2 + step], output, position, cache, mask)
+        cache.advance(1)
+        outputs.append(output[0, 0])
+    return outputs
+
+
+@pytest.mark.parametrize("switches", SWITCHES)
+def test_unroll_equals_decoding_step_by_step(switches: dict[str, bool]) -> None:
+    draft = make_draft(**switches)
+    token_BT, states_BTS = text()
+    outputs = unroll(draft, token_BT, states_BTS, 4)
+    for sample in range(2):
+        for row in range(12 - 5):
+            for step, expected in enumerate(decode(draft, token_BT[sample], states_BTS[sample], row, 4)):
+                torch.testing.assert_close(outputs[step][sample, row], expected, atol=2e-5, rtol=1e-4)
+
+
+def test_unroll_of_chosen_rows_equals_the_same_rows_of_all() -> None:
+    draft = make_draft()
+    token_BT, states_BTS = text()
+    row_BR = torch.tensor([[3, 4, 7], [0, 5, 6]])
+    for some, every in zip(unroll(draft, token_BT, states_BTS, 3, row_BR), unroll(draft, token_BT, states_BTS, 3), strict=True):
+        torch.testing.assert_close(some, every.gather(1, row_BR[:, :, None].expand(-1, -1, 32)))
+
+
+def test_visible_set_equals_the_definition_by_brute_force() -> None:
+    """Which inputs move output (row, step): states of rows <= row, tokens 1..row+1 and the row's own row+2..row+1+step."""
+    draft = make_draft()
+    token_BT, states_BTS = text(batch=1)
+    before = unroll(draft, token_BT, states_BTS, 3)
+    for position in range(12):
+        changed_states = states_BTS.clone()
+        changed_states[0, position] += 1.0
+        changed_tokens = token_BT.clone()
+        changed_tokens[0, position] = (changed_tokens[0, position] + 1) % 50
+        by_state = unroll(draft, token_BT, changed_states, 3)
+        by_token = unroll(draft, changed_tokens, states_BTS, 3)
+        for step in range(3):
+            for row in range(12 - 2 - step):
+                moved = not torch.equal(by_state[step][0, row], before[step][0, row])
+                assert moved == (position <= row), f"state {position} and row {row}, step {step}"
+                moved = not torch.equal(by_token[step][0, row], before[step][0, row])
+                assert moved == (1 <= position <= row + 1 + step), f"token {position} and row {row}, step {step}"
+
+
+def test_rope_positions_advance_with_the_step() -> None:
+    """A draft whose steps all had the row's own position would not notice this shift."""
+    draft = make_draft()
+    token_BT, states_BTS = text(batch=1)
+    layer = draft.midlayer
+    at_row = layer.rotation(torch.tensor([[5]]), states_BTS)[0]
+    one_later = layer.rotation(torch.tensor([[6]]), states_BTS)[0]
+    assert not torch.equal(at_row, one_later)
+    positions: list[int] = []
+    original = layer.rotation
+    layer.rotation = lambda position, like: positions.append(int(position.flatten()[-1])) or original(position, like)  # type: ignore[method-assign,func-returns-value]
+    unroll(draft, token_BT, states_BTS, 3, torch.tensor([[5]]))
+    assert positions == [11, 5, 6, 7]  # keys of all rows, then the row's own steps
+
+
+@pytest.fixture
+def saved(tmp_path: Path, tiny_targets) -> tuple[Path, object]:
+    target = load_target(str(tiny_targets("llama")), device=CPU, dtype=torch.float32)
+    draft = Eagle3Draft(DraftConfig.from_target(target.config, num_taps=2, draft_vocab_size=40))
+    ids = torch.arange(0, 80, 2)
+    t2d = torch.zeros(target.vocab_size, dtype=torch.bool)
+    t2d[ids] = True
+    draft.set_vocab_map(ids - torch.arange(40), t2d)
+    draft.use_embedding(target.embed)
+    wiring = Wiring(taps=parse_taps("embed,layer:1"), **draft_wiring_fields(draft))
+    save_draft(tmp_path / "draft", draft, wiring, None, "card", dtype=torch.float32)
+    return tmp_path / "draft", target
+
+
+def test_round_trip(saved) -> None:
+    folder, target = saved
+    loaded = load_draft(folder, target, torch.float32)
+    assert loaded.wiring.taps == parse_taps("embed,layer:1")
+    assert loaded.wiring.rope_inv_freq == tuple(loaded.draft.midlayer.rope.inv_freq.tolist())
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "config.json", "model.safetensors", "wiring.json"]
+    assert not any("embed" in name for name in load_file(folder / "model.safetensors"))
+
+
+def damage(folder: Path, change) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.pop("lm_head.weight"), "missing \\['lm_head.weight'\\]"),
+        (lambda t: t.update(spare=torch.zeros(1)), "unread \\['spare'\\]"),
+        (lambda t: t.update({"fc.weight": torch.zeros(3, 3)}), "another shape"),
+        (lambda t: t["norm.weight"].fill_(float("nan")), "NaN"),
+        (lambda t: t["d2t"].copy_(torch.arange(0, 80, 2)), "t2d marks other"),
+        (lambda t: t["d2t"].copy_(-torch.arange(40)), "not strictly increasing"),
+        (lambda t: t["d2t"].zero_(), "t2d marks other"),
+        (lambda t: t["t2d"].zero_(), "t2d marks other"),
+        (lambda t: t["d2t"].add_(10**6), "out of the target's vocabulary"),
+    ],
+)
+def test_broken_weights_are_refused(saved, change, message: str) -> None:
+    folder, target = saved
+    damage(folder, change)
+    with pytest.raises(UserError, match=message):
+        load_draft(folder, target, torch.float32)
+
+
+def test_truncated_weights_and_foreign_config_are_refused(saved) -> None:
+    folder, target = saved
+    data = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(data[: len(data) // 2])
+    with pytest.raises(UserError, match="missing or damaged"):
+        load_draft(folder, target, torch.float32)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "surprise": 1}))
+    with pytest.raises(UserError, match="surprise"):
+        load_draft(folder, target, torch.float32)
+    (folder / "config.json").write_text(json.dumps({**config, "target_hidden_size": 4096}))
+    with pytest.raises(UserError, match="made for another target"):
+        load_draft(folder, target, torch.float32)
