@@ -1,0 +1,163 @@
+"""Rounding a target's weights for the time of a forward, and seeing what rounding weights carry already.
+
+Shapes: R rows, C columns of a weight matrix.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from eyas.targets.cpu_linear import PackedLinear
+from eyas.targets.target import Target
+
+Rounding = Callable[[torch.Tensor], torch.Tensor]
+
+GROUP = 32
+# Distinct values among 32 neighbours. Real weights in bf16 have about 31; 8 bits a row or a group leave 28 to 29.8; what has
+# fewer bits leaves less than 26. Quantised weights keep these counts when they are stored in any float dtype.
+_FOUR_BIT, _EIGHT_BIT = 26.0, 30.4
+_SAMPLED_VALUES = 1 << 17
+
+
+def to_int8(weight: torch.Tensor) -> torch.Tensor:
+    """Symmetric, one scale an output channel; vectors (norms, biases) stay."""
+    return _quantize(weight, weight.shape[-1], 127)
+
+
+def to_int4(weight: torch.Tensor) -> torch.Tensor:
+    """Symmetric, one scale for each 32 neighbours of a row; vectors stay."""
+    return _quantize(weight, GROUP, 7)
+
+
+def to_fp8(weight: torch.Tensor) -> torch.Tensor:
+    """e4m3 with one scale an output channel; vectors stay."""
+    if weight.ndim < 2:
+        return weight
+    scale = weight.float().abs().amax(-1, keepdim=True).clamp_min(1e-12) / 448.0
+    return ((weight.float() / scale).to(torch.float8_e4m3fn).float() * scale).to(weight.dtype)
+
+
+ROUNDINGS: dict[str, Rounding] = {
+    "bfloat16": lambda weight: weight.bfloat16(),
+    "float16": lambda weight: weight.half(),
+    "fp8": to_fp8,
+    "int8": to_int8,
+    "int4": to_int4,
+}
+
+
+@contextlib.contextmanager
+def rounded(target: Target, change: Rounding) -> Iterator[None]:
+    """While the body runs, each decoder layer, the embedding and the final norm compute with `change(weight)`.
+
+    Changed weights exist for one module at a time and only while it runs; the target's own are put back untouched.
+    """
+    undo: list[Callable[[], None]] = []
+
+    def enter(module: nn.Module, *inputs: Any) -> None:
+        undo.extend(_swap(module, change))
+
+    def leave(module: nn.Module, *outputs: Any) -> None:
+        while undo:
+            undo.pop()()
+
+    modules = [target.embed, *target.layers, target.norm]
+    handles = [module.register_forward_pre_hook(enter) for module in modules]
+    handles += [module.register_forward_hook(leave, always_call=True) for module in modules]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        leave(target.norm)
+
+
+def visible_rounding(target: Target) -> str:
+    """The coarsest rounding that the weights show: int4 (fewer than 8 bits), int8, bfloat16, float16 or float32."""
+    declared = _declared_bits(target)
+    if declared is not None:
+        return "int8" if declared >= 8 else "int4"
+    shown = [_shown(weight) for weight in _some_matrices(target)]
+    order = ("int4", "int8", "bfloat16", "float16", "float32")
+    shown.sort(key=order.index)
+    return shown[len(shown) // 4]  # mixed files round some matrices less: a quarter is enough to call the target rounded
+
+
+def _shown(weight_RC: torch.Tensor) -> str:
+    groups = weight_RC.float().flatten()
+    groups = groups[: len(groups) // GROUP * GROUP].view(-1, GROUP)
+    in_order = groups.sort(dim=-1).values
+    distinct = 1.0 + (in_order[:, 1:] != in_order[:, :-1]).sum(-1).float().mean().item()
+    if distinct < _FOUR_BIT:
+        return "int4"
+    if distinct < _EIGHT_BIT:
+        return "int8"
+    for name in ("bfloat16", "float16"):
+        if torch.equal(ROUNDINGS[name](groups).float(), groups):
+            return name
+    return "float32"
+
+
+def _some_matrices(target: Target) -> list[torch.Tensor]:
+    """Parts of the matrices of the first, middle and last layer."""
+    layers = [target.layers[index] for index in sorted({0, target.num_layers // 2, target.num_layers - 1})]
+    found = []
+    for layer in layers:
+        weights = [parameter for parameter in layer.parameters() if parameter.ndim >= 2 and parameter.is_floating_point()]
+        weights += [module.packed.to_dense() for module in layer.modules() if isinstance(module, PackedLinear)]
+        found += [weight.detach().flatten(0, -2)[: max(1, _SAMPLED_VALUES // weight.shape[-1])].cpu() for weight in weights]
+    return found
+
+
+def _declared_bits(target: Target) -> int | None:
+    """What a checkpoint that is quantised in memory says of itself."""
+    declared = getattr(target.model.config, "quantization_config", None)
+    if declared is None:
+        return None
+    values = declared if isinstance(declared, dict) else vars(declared)
+    if values.get("load_in_8bit") or "fp8" in str(values.get("quant_method")):
+        return 8
+    return int(values.get("bits") or 4)
+
+
+def _swap(module: nn.Module, change: Rounding) -> list[Callable[[], None]]:
+    undo: list[Callable[[], None]] = []
+    for parent in list(module.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, PackedLinear):
+                undo.append(partial(setattr, parent, name, child))
+                setattr(parent, name, _unpacked(child, change))
+        for parameter in parent.parameters(recurse=False):
+            if parameter.is_floating_point() and not isinstance(parent, PackedLinear):
+                undo.append(partial(setattr, parameter, "data", parameter.data))
+                parameter.data = change(parameter.data)
+    return undo
+
+
+class _ChangedLinear(nn.Module):
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        super().__init__()
+        self.changed_weight, self.changed_bias = weight, bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.linear(x, self.changed_weight, self.changed_bias)
+
+
+def _unpacked(packed: PackedLinear, change: Rounding) -> _ChangedLinear:
+    return _ChangedLinear(change(packed.packed.to_dense()), None if packed.bias is None else change(packed.bias.detach()))
+
+
+def _quantize(weight: torch.Tensor, group: int, levels: int) -> torch.Tensor:
+    if weight.ndim < 2:
+        return weight
+    columns = weight.shape[-1]
+    padded = functional.pad(weight.float(), (0, -columns % group)).unflatten(-1, (-1, group))
+    scale = padded.abs().amax(-1, keepdim=True).clamp_min(1e-12) / levels
+    return ((padded / scale).round() * scale).flatten(-2)[..., :columns].to(weight.dtype)
