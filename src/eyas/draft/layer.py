@@ -41,7 +41,7 @@ class DraftLayer(nn.Module):
     def inputs(self, embed_BTH: torch.Tensor, hidden_BTH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """What attention reads [B, T, 2H], and the residual [B, T, H]."""
         normed_BTH = self.hidden_norm(hidden_BTH)
-        both = torch.cat([self.input_layernorm(embed_BTH), normed_BTH], dim=-1)
+        both = torch.cat([self.input_layernorm(embed_BTH.to(hidden_BTH.dtype)), normed_BTH], dim=-1)
         return both, normed_BTH if self.config.norm_before_residual else hidden_BTH
 
     def rotation(self, position_BT: torch.Tensor, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -59,7 +59,7 @@ class Eagle3Draft(nn.Module):
 
     def embed(self, token_BT: torch.Tensor) -> torch.Tensor:
         assert self._embed is not None, "use_embedding comes first"
-        return self._embed(token_BT).to(self.fc.weight.dtype)
+        return self._embed(token_BT)
 
     def fuse(self, states_BTS: torch.Tensor) -> torch.Tensor:
         """The target's tapped states, concatenated in tap order, to hidden [B, T, H]."""
@@ -87,7 +87,11 @@ class Eagle3Draft(nn.Module):
 
     def logits(self, fed_back_BTH: torch.Tensor) -> torch.Tensor:
         """Logits [B, T, V] of what `forward` returned."""
-        return self.lm_head(fed_back_BTH if self.config.norm_output else self.norm(fed_back_BTH))
+        return self.lm_head(self.head_input(fed_back_BTH))
+
+    def head_input(self, fed_back_BTH: torch.Tensor) -> torch.Tensor:
+        """What lm_head reads: normed once, whether or not the fed-back state was normed already."""
+        return fed_back_BTH if self.config.norm_output else self.norm(fed_back_BTH)
 
     def to_target(self, draft_ids: torch.Tensor) -> torch.Tensor:
         """Draft-vocabulary ids to target ids, any shape."""
