@@ -54,7 +54,7 @@ train() {
 }
 
 evaluate() {
-    eyas evaluate --target "$target" --draft "$out/draft" --data "$out/heldout.jsonl" --device "$device" --dtype "$dtype" --json
+    eyas evaluate --target "$target" --draft "$out/draft" --chats "$out/heldout.jsonl" --device "$device" --dtype "$dtype" --json
 }
 
 decode() {

@@ -35,7 +35,7 @@ import transformers
 
 import eyas
 from eyas.data.chats import read_chats
-from eyas.draft.checkpoint import LoadedDraft, load_draft
+from eyas.draft.checkpoint import LoadedDraft, load_draft, read_wiring
 from eyas.engine.engine import Engine
 from eyas.engine.request import SamplingParams
 from eyas.errors import UserError
@@ -46,9 +46,12 @@ from eyas.evaluate.report import peak_rss_gib, to_json
 from eyas.evaluate.settings import EvaluateSettings, Pair
 from eyas.files import write_json
 from eyas.progress import Progress, console
+from eyas.targets.describe import target_wiring
 from eyas.targets.loading import load_target, resolve_device, resolve_dtype
 from eyas.targets.target import Target
+from eyas.wiring import require_match
 
+HELD_OUT = Path(str(resources.files("eyas.data").joinpath("prompts/heldout.jsonl")))
 PLAIN, TRANSFORMERS = "plain", "transformers"
 
 # What the shipped draft is held to, loops left out: (figure, least value).
@@ -169,6 +172,11 @@ def judge(speed: dict[str, Any], drafts: dict[str, Any]) -> list[dict[str, Any]]
     return [{"figure": name, "wanted": wanted, "got": got[name], "met": (got[name] or 0.0) >= wanted} for name, wanted in GOALS]
 
 
+def load_checked(options: argparse.Namespace, folder: Path, target: Target) -> LoadedDraft:
+    require_match(read_wiring(folder), f"the draft {folder}", target_wiring(options.target), "the target")
+    return load_draft(folder, target, target.dtype)
+
+
 def environment(target: Target) -> dict[str, Any]:
     return {
         "eyas": eyas.__version__,
@@ -184,19 +192,24 @@ def environment(target: Target) -> dict[str, Any]:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     target = load_target(options.target, device=resolve_device(options.device), dtype=resolve_dtype(options.dtype))
-    loaded = {folder: load_draft(Path(folder), target, target.dtype) for folder in options.draft}
-    chats = list(read_chats(Path(options.data or str(resources.files("eyas.data").joinpath("prompts/heldout.jsonl")))))
+    loaded = [load_checked(options, folder, target) for folder in options.draft]
+    chats = list(read_chats(options.chats))
     prompts, _ = render_prompts(target, chats, options.max_new_tokens)
     result: dict[str, Any] = {
         "environment": environment(target),
-        "settings": {**vars(options), "out": None, "target": target.name, "draft": [item.name for item in loaded.values()]},
+        "settings": {
+            **{name: value for name, value in vars(options).items() if name != "out"},
+            "target": target.name,
+            "draft": [item.name for item in loaded],
+            "chats": options.chats.name,
+        },
     }
-    result["speed"] = measure_speed(options, target, loaded[options.draft[0]], spread(prompts, options.speed_prompts))
+    result["speed"] = measure_speed(options, target, loaded[0], spread(prompts, options.speed_prompts))
     result["peak_rss_gib_decoding"] = peak_rss_gib()
     console.print(f"{len(prompts)} held-out prompts: the target's own answers")
     answers = greedy_answers(target, prompts, options.max_new_tokens, options.batch)
     settings = EvaluateSettings(num_draft_tokens=options.k, max_new_tokens=options.max_new_tokens, batch=options.batch, speed_prompts=1)
-    result["drafts"] = {item.name: measure_acceptance(target, item, answers, settings) for item in loaded.values()}
+    result["drafts"] = {item.name: measure_acceptance(target, item, answers, settings) for item in loaded}
     result["peak_rss_gib"] = peak_rss_gib()
     result["goals"] = judge(result["speed"], result["drafts"])
     return result
@@ -205,8 +218,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", required=True, help="folder of the target")
-    parser.add_argument("--draft", required=True, action="append", help="folder of a draft; the first one is timed and held to the goals")
-    parser.add_argument("--data", help="chats (default: the committed held-out set)")
+    parser.add_argument(
+        "--draft", required=True, action="append", type=Path, help="folder of a draft; the first one is timed and held to the goals"
+    )
+    parser.add_argument("--chats", type=Path, default=HELD_OUT, help="held-out chats (default: the committed set)")
     parser.add_argument("--max-new-tokens", type=int, default=192)
     parser.add_argument("--k", type=int, default=3, help="draft tokens a round for the acceptance figures")
     parser.add_argument("--max-k", type=int, default=4, help="speed is measured for 1 to this many draft tokens")

@@ -28,7 +28,7 @@ if [ ! -e "$draft" ]; then
     eyas capture --target "$out/target" --data "$out/prepared" --taps "$trained_on" --out "$out/dump"
     eyas train --target "$out/target" --dump "$out/dump" --taps "$trained_on" --out "$draft" --minutes "$minutes"
 fi
-eyas evaluate --target "$out/target" --draft "$draft" --data "$prompts/heldout.jsonl" --json >"$out/right.json"
-eyas evaluate --target "$out/target" --draft "$draft" --data "$prompts/heldout.jsonl" --as-if "$fed" --json >"$out/wrong.json"
+eyas evaluate --target "$out/target" --draft "$draft" --chats "$prompts/heldout.jsonl" --json >"$out/right.json"
+eyas evaluate --target "$out/target" --draft "$draft" --chats "$prompts/heldout.jsonl" --as-if "$fed" --json >"$out/wrong.json"
 
 .venv/bin/python examples/story/table.py "$out/right.json" "$out/wrong.json" docs/story.md
