@@ -110,7 +110,7 @@ class Wiring:
             if mine in (None, ()) or theirs in (None, ()) or _same(item.name, mine, theirs):
                 continue
             cause, remedy = _explain(item.name, mine, theirs)
-            found.append(Difference(item.name, item.metadata["class"], _shown(mine), _shown(theirs), cause, remedy))
+            found.append(Difference(item.name, item.metadata["class"], shown(mine), shown(theirs), cause, remedy))
         order = ("must match", "compared in numbers", "recorded")
         return tuple(sorted(found, key=lambda difference: order.index(difference.field_class)))
 
@@ -189,7 +189,8 @@ def _same(name: str, left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A field's value for people: long lists are shortened."""
     if isinstance(value, tuple) and value and isinstance(value[0], Tap):
         return "[" + ", ".join(str(tap) for tap in value) + "]"
     if isinstance(value, tuple):

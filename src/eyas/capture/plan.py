@@ -38,8 +38,8 @@ class Corpus:
     tokenizer_hash: str
 
     @property
-    def num_tokens(self) -> int:
-        return sum(len(text.token_ids) for text in self.texts)
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(len(text.token_ids) for text in self.texts)
 
     def first(self, count: int | None) -> Corpus:
         """The first `count` texts of the training part and, in proportion, of the validation part."""

@@ -1,0 +1,58 @@
+"""eyas capture: parse, load, capture, print."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from eyas.cli.options import DeviceOption, DtypeOption, JsonOption, TargetOption, TrustRemoteCode, emit
+
+
+def command(
+    target: TargetOption,
+    data: Annotated[Path, typer.Option(help="Prepared chats (the --out of eyas data prepare), or a JSONL file of chats.")],
+    taps: Annotated[str, typer.Option(help="The states that the draft will read, in order: embed, layer:K, boundary:B, final.")],
+    out: Annotated[Path, typer.Option(help="The dump's folder; an unfinished one is gone on with.")],
+    teacher: Annotated[str, typer.Option(help="The state that the labels are made of.")] = "final",
+    batch_tokens: Annotated[int, typer.Option(help="Tokens a forward, padding included.")] = 4096,
+    max_samples: Annotated[int | None, typer.Option(help="Capture only so many, of training and validation in proportion.")] = None,
+    allow_wrong_teacher: Annotated[
+        bool,
+        typer.Option(
+            "--allow-wrong-teacher", help="Capture although the teacher gives other tokens than the target; marks dump and draft."
+        ),
+    ] = False,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "bf16",
+    trust_remote_code: TrustRemoteCode = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a target's hidden states to a dump; a run that was killed goes on when the command is repeated."""
+    from eyas.taps import Tap, parse_taps
+
+    parsed, parsed_teacher = parse_taps(taps), Tap.parse(teacher)
+
+    from eyas.capture.corpus import read_corpus
+    from eyas.capture.job import CaptureSettings
+    from eyas.capture.runner import capture_to_dump
+    from eyas.provenance import command_line
+    from eyas.targets.loading import load_config, load_target, resolve_device, resolve_dtype
+
+    num_layers = int(load_config(target, trust_remote_code).get_text_config(decoder=True).num_hidden_layers)
+    for tap in (*parsed, parsed_teacher):
+        tap.check(num_layers)
+    settings = CaptureSettings(
+        taps=parsed,
+        teacher=parsed_teacher,
+        max_batch_tokens=batch_tokens,
+        max_samples=max_samples,
+        allow_wrong_teacher=allow_wrong_teacher,
+        command=command_line(["eyas", *sys.argv[1:]]),
+    )
+    where, number_type = resolve_device(device), resolve_dtype(dtype)
+    loaded = load_target(target, device=where, dtype=number_type, trust_remote_code=trust_remote_code)
+    report = capture_to_dump(loaded, read_corpus(data), settings, out)
+    emit(report.to_json(), as_json)

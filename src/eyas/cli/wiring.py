@@ -1,0 +1,133 @@
+"""eyas wiring: what an artefact was made for, and how two of them differ."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from eyas.cli.options import JsonOption, TrustRemoteCode, emit
+
+if TYPE_CHECKING:
+    from eyas.capture.trace import IdentityReport
+    from eyas.wiring import Wiring
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show what an artefact was made for, and how two differ.")
+
+PathArgument = Annotated[str, typer.Argument(help="A target's folder or hub id, a dump, or a draft.")]
+
+
+@app.command()
+def show(path: PathArgument, trust_remote_code: TrustRemoteCode = False, as_json: JsonOption = False) -> None:
+    """Show the wiring of a target, dump or draft: every field by its class, and which state goes into which slot."""
+    kind, wiring, trace_file = read_wiring(path, trust_remote_code)
+    if as_json:
+        emit(
+            {"kind": kind, "path": path, "wiring": wiring.to_json(), "wiring_hash": wiring.hash(), "has_trace": trace_file is not None},
+            True,
+        )
+        return
+    from rich.console import Console
+
+    console = Console(file=sys.stdout)
+    console.print(_table(f"{kind} {path}", wiring))
+    console.print(diagram(wiring), markup=False, highlight=False)
+
+
+@app.command()
+def diff(left: PathArgument, right: PathArgument, trust_remote_code: TrustRemoteCode = False, as_json: JsonOption = False) -> None:
+    """Say in words how two artefacts differ. Exit status 1 if a field that must match differs, or the traces are of two models."""
+    left_kind, left_wiring, left_trace = read_wiring(left, trust_remote_code)
+    right_kind, right_wiring, right_trace = read_wiring(right, trust_remote_code)
+    names = (left_kind, right_kind) if left_kind != right_kind else (left, right)
+    differences = left_wiring.diff(right_wiring)
+    identity = _compare_traces(left_trace, right_trace)
+    fatal = [item for item in differences if item.field_class == "must match"]
+    same = not fatal and (identity is None or identity.same)
+    if as_json:
+        from dataclasses import asdict
+
+        emit({"match": same, "differences": [asdict(item) for item in differences], "trace": asdict(identity) if identity else None}, True)
+    else:
+        for item in differences:
+            print(item.text(*names) + "\n")
+        print(_verdict(identity, left_trace, right_trace))
+        print("they match" if same and not differences else "they match in all fields that must" if same else "they do not match")
+    raise typer.Exit(0 if same else 1)
+
+
+def read_wiring(path: str, trust_remote_code: bool) -> tuple[str, Wiring, Path | None]:
+    """The kind of artefact, its wiring and its trace's file. Raises UserError for anything that has no wiring."""
+    from eyas.data.store import TRACE, is_dump, read_manifest
+    from eyas.draft.checkpoint import is_draft
+    from eyas.draft.checkpoint import read_wiring as read_draft_wiring
+    from eyas.errors import UserError
+    from eyas.targets.describe import target_wiring
+    from eyas.wiring import Wiring
+
+    folder = Path(path)
+    trace = folder / TRACE if (folder / TRACE).is_file() else None
+    if is_draft(folder):
+        return "draft", read_draft_wiring(folder), trace
+    if is_dump(folder):
+        return "dump", Wiring.from_json(read_manifest(folder)["wiring"], path), trace
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        raise UserError(
+            f"{path} is neither a target, a dump nor a draft", got=sorted(item.name for item in folder.iterdir())[:5] or "an empty folder"
+        )
+    return "target", target_wiring(path, trust_remote_code), None
+
+
+def _compare_traces(left: Path | None, right: Path | None) -> IdentityReport | None:
+    if left is None or right is None:
+        return None
+    from eyas.capture.trace import Trace, compare_traces
+
+    return compare_traces(Trace.load(left), Trace.load(right))
+
+
+def _verdict(identity: IdentityReport | None, left: Path | None, right: Path | None) -> str:
+    if left is None or right is None:
+        return "trace: not compared, one side has none"
+    if identity is None:
+        return "trace: not comparable, recorded on other tokens or another architecture"
+    return f"trace: {'the same model' if identity.same else 'another model'}; {identity.text()}"
+
+
+def _table(title: str, wiring: Wiring) -> Any:
+    import dataclasses
+
+    from rich.table import Table
+
+    from eyas.wiring import shown
+
+    table = Table("field", "value", title=title, title_justify="left", show_lines=False)
+    for field_class in ("must match", "compared in numbers", "recorded"):
+        table.add_section()
+        table.add_row(f"[bold]{field_class}[/bold]", "")
+        for item in dataclasses.fields(wiring):
+            value = getattr(wiring, item.name)
+            if item.metadata["class"] == field_class:
+                table.add_row(f"  {item.name}", "[dim]not stated[/dim]" if value in (None, ()) else shown(value).replace("[", "\\["))
+    return table
+
+
+def diagram(wiring: Wiring) -> str:
+    """Which state goes into which slot of the draft's fc, and where the labels come from."""
+    if not wiring.taps:
+        return "a target alone: taps are chosen by eyas capture --taps"
+    width, size = max(len(str(tap)) for tap in wiring.taps), wiring.target_hidden_size or 0
+    lines = []
+    for slot, tap in enumerate(wiring.taps):
+        meaning = "after the final norm" if tap.is_final else "embedding output" if tap.boundary == 0 else f"enters layer {tap.boundary}"
+        if tap.boundary == wiring.num_target_layers:
+            meaning = "leaves the last layer, before the final norm"
+        lines.append(f"  {tap!s:<{width}}  ->  fc columns {slot * size} to {(slot + 1) * size - 1}  ({meaning})")
+    if wiring.teacher is not None:
+        norm = "" if wiring.teacher.is_final else " -> final norm"
+        verified = {True: "gives the target's own tokens", False: "does NOT give the target's own tokens", None: "not checked yet"}
+        lines.append(f"  labels: {wiring.teacher}{norm} -> lm_head  ({verified[wiring.teacher_verified]})")
+    lines.append(f"  {wiring.pairing}")
+    return "\n".join(lines)
