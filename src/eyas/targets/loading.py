@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer, GenerationConfig
 
 from eyas.errors import UserError
 from eyas.files import read_json, sha256_text
@@ -101,7 +101,7 @@ def load_target(target: str, *, device: torch.device, dtype: torch.dtype, trust_
         dtype=dtype,
         tokenizer_hash=tokenizer_hash(tokenizer),
         chat_template_hash=sha256_text(tokenizer.chat_template) if isinstance(tokenizer.chat_template, str) else None,
-        stop_ids=_stop_ids(model, tokenizer),
+        stop_ids=_stop_ids(model.generation_config, tokenizer),
     )
     if fast and can_pack(device, dtype):
         pack_linears(model, keep=(loaded.lm_head,))
@@ -113,14 +113,23 @@ def tokenizer_hash(tokenizer: Any) -> str:
     return sha256_text(json.dumps(sorted(tokenizer.get_vocab().items()), ensure_ascii=True))
 
 
-def _stop_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
+def _stop_ids(generation: Any, tokenizer: Any) -> tuple[int, ...]:
     """The ids at which transformers' own `generate` stops."""
-    ids = model.generation_config.eos_token_id if model.generation_config is not None else None
+    ids = generation.eos_token_id if generation is not None else None
     if ids is None:
         ids = tokenizer.eos_token_id
     if ids is None:
         return ()
     return tuple(ids) if isinstance(ids, list) else (int(ids),)
+
+
+def load_stop_ids(target: str, tokenizer: Any, trust_remote_code: bool = False) -> tuple[int, ...]:
+    """What `Target.stop_ids` will be, without loading the weights."""
+    try:
+        generation = GenerationConfig.from_pretrained(target)
+    except OSError:  # without a generation_config.json the model's config says it
+        generation = GenerationConfig.from_model_config(load_config(target, trust_remote_code))
+    return _stop_ids(generation, tokenizer)
 
 
 def _check_weight_files(folder: Path) -> None:
