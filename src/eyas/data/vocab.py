@@ -8,7 +8,7 @@ Vd draft vocabulary.
 
 from __future__ import annotations
 
-import hashlib
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -16,6 +16,7 @@ from typing import Literal
 import torch
 
 from eyas.errors import UserError
+from eyas.files import sha256_text
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,8 @@ class VocabMap:
         return "full" if len(self.d2t) == len(self.t2d) else "offset"
 
     def hash(self) -> str:
-        """Equal iff the draft ids mean the same target ids in a vocabulary of the same size."""
-        head = f"{len(self.t2d)}/".encode()
-        return hashlib.sha256(head + self.target_ids.contiguous().numpy().tobytes()).hexdigest()
+        """What the wiring states as d2t_hash: equal iff draft ids mean the same target ids."""
+        return sha256_text(json.dumps(self.d2t.tolist()))
 
 
 def build_vocab_map(counts: torch.Tensor, draft_vocab_size: int, required_ids: Iterable[int] = ()) -> VocabMap:

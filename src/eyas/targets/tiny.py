@@ -6,6 +6,7 @@ acceptance figures on it mean something. Both are ordinary folders that `load_ta
 
 from __future__ import annotations
 
+import functools
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +101,19 @@ def make_tiny(family: str, folder: Path, *, trained: bool, seed: int = 0, traini
 
 def tiny_tokenizer(chat_template: str = CHAT_TEMPLATE) -> Any:
     """A byte-level BPE tokenizer learnt from the tiny text: any text has ids, known words are short."""
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(_learnt_tokenizer()),
+        chat_template=chat_template,
+        eos_token=END_OF_TURN,
+        pad_token="<|pad|>",
+        bos_token="<|begin|>",
+        additional_special_tokens=["<|im_start|>"],
+        clean_up_tokenization_spaces=False,
+    )
+
+
+@functools.cache
+def _learnt_tokenizer() -> str:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -111,15 +125,7 @@ def tiny_tokenizer(chat_template: str = CHAT_TEMPLATE) -> Any:
     )
     texts = (message["content"] for chat in tiny_chats(400, seed=0) for message in chat)
     tokenizer.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        chat_template=chat_template,
-        eos_token=END_OF_TURN,
-        pad_token="<|pad|>",
-        bos_token="<|begin|>",
-        additional_special_tokens=["<|im_start|>"],
-        clean_up_tokenization_spaces=False,
-    )
+    return str(tokenizer.to_str())
 
 
 def held_out_top1(model: Any, tokenizer: Any, num_chats: int = 64) -> float:
