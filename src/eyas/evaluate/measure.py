@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,9 @@ class Lossless:
     @property
     def holds(self) -> bool:
         return not self.differences
+
+    def to_json(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "differences": list(self.differences)}
 
 
 def measure(pair: Pair, prompts: Sequence[Prompt], settings: EvaluateSettings) -> list[Output]:

@@ -29,7 +29,7 @@ def to_json(evaluation: Evaluation, lossless: Lossless | None) -> dict[str, Any]
         "tokens_per_second_plain": speed.plain if speed else None,
         "tokens_per_second_speculative": speed.speculative if speed else None,
         "lossless": lossless.holds if lossless else None,
-        "lossless_check": _lossless(lossless),
+        "lossless_check": lossless.to_json() if lossless else None,
         "dtype": evaluation.dtype,
         "num_draft_tokens": settings.num_draft_tokens,
         "num_draft_tokens_sglang": sglang_num_draft_tokens(settings.num_draft_tokens),
@@ -164,12 +164,6 @@ def _figures(figures: Figures) -> dict[str, Any]:
 
 def _value(acceptance: Acceptance | None, name: str) -> float | None:
     return None if acceptance is None else float(getattr(acceptance, name))
-
-
-def _lossless(lossless: Lossless | None) -> dict[str, Any] | None:
-    if lossless is None:
-        return None
-    return {"prompts": lossless.prompts, "tokens": lossless.tokens, "dtype": lossless.dtype, "differences": list(lossless.differences)}
 
 
 def _agreement(agreement: Agreement | None) -> dict[str, Any] | None:

@@ -1,0 +1,1 @@
+"""The whole loop on a real model, in one go: `eyas quickstart`."""
