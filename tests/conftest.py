@@ -39,3 +39,33 @@ def tiny_targets(shared_folder: Path) -> TinyTargets:
         return folder
 
     return get
+
+
+@pytest.fixture(scope="session")
+def tiny_dump(shared_folder: Path, tiny_targets: TinyTargets) -> Path:
+    """A dump of the trained tiny llama on 160 chats of its own kind (fp32; embed, layer:1, layer:2; a tenth for validation)."""
+    import json
+
+    import torch
+
+    from eyas.capture.corpus import read_corpus
+    from eyas.capture.job import CaptureSettings
+    from eyas.capture.runner import capture_to_dump
+    from eyas.data.prepare import PrepareSettings, prepare
+    from eyas.taps import parse_taps
+    from eyas.targets.loading import load_target
+    from eyas.targets.tiny_text import tiny_chats
+
+    folder = shared_folder / "tiny-dump"
+    target = tiny_targets("llama", trained=True)
+    with open(folder.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            chats = shared_folder / "tiny-dump-chats.jsonl"
+            chats.write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in tiny_chats(160, seed=7)))
+            prepared = shared_folder / "tiny-dump-prepared"
+            prepare(str(target), [chats], prepared, PrepareSettings(validation=0.1))
+            loaded = load_target(str(target), device=torch.device("cpu"), dtype=torch.float32)
+            settings = CaptureSettings(taps=parse_taps("embed,layer:1,layer:2"), max_batch_tokens=1024, shard_bytes=1 << 22)
+            capture_to_dump(loaded, read_corpus(prepared, str(target), False), settings, folder)
+    return folder

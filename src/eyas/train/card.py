@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from typing import TYPE_CHECKING
 
 from eyas.data.store import Dump
+from eyas.provenance import command_line
 from eyas.targets.target import Target
 from eyas.train.settings import TrainSettings
 from eyas.wiring import Wiring
@@ -33,7 +33,7 @@ def card_text(target: Target, dump: Dump, wiring: Wiring, settings: TrainSetting
 
 Made by:
 
-    {shlex.join(["eyas", *sys.argv[1:]])}
+    {command_line(["eyas", *sys.argv[1:]], hide=())}
 
 `wiring.json` says what the draft must be fed; `eyas wiring show` prints it.
 """
