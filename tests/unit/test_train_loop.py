@@ -24,7 +24,9 @@ CPU = torch.device("cpu")
 
 
 def settings(**changes: object) -> TrainSettings:
-    return TrainSettings(**{"steps": 60, "tokens_per_batch": 512, "dtype": "float32", "learning_rate": 2e-3, "checkpoint_every": 5, **changes})  # type: ignore[arg-type]
+    return TrainSettings(
+        **{"steps": 60, "tokens_per_batch": 512, "dtype": "float32", "learning_rate": 2e-3, "checkpoint_every": 5, **changes}
+    )  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +62,9 @@ def weights_hash(folder: Path) -> str:
 
 
 def train_command(target_folder: Path, dump: Path, out: Path, steps: int) -> list[str]:
-    return [sys.executable, "-m", "eyas.cli.main", "train", "--target", str(target_folder), "--dump", str(dump), "--out", str(out)] + [
-        *("--steps", str(steps), "--dtype", "fp32", "--checkpoint-every", "5", "--tokens-per-batch", "512", "--device", "cpu", "--json")
-    ]
+    places = ["--target", str(target_folder), "--dump", str(dump), "--out", str(out), "--device", "cpu"]
+    choices = ["--steps", str(steps), "--dtype", "fp32", "--checkpoint-every", "5", "--tokens-per-batch", "512"]
+    return [sys.executable, "-m", "eyas.cli.main", "train", *places, *choices, "--json"]
 
 
 def test_resume_after_kill_is_bit_identical(tiny_targets, tiny_dump: Path, tmp_path: Path) -> None:

@@ -18,7 +18,9 @@ def command(
     steps: Annotated[int | None, typer.Option(help="Optimizer steps; a killed run goes on bit for bit.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Time to train; turned into steps after a timed warm-up.")] = None,
     ttt_steps: Annotated[int, typer.Option("--ttt-steps", help="Steps of the training-time test.")] = 3,
-    draft_vocab_size: Annotated[int | None, typer.Option(help="Tokens that the draft knows; the default is 8192, or all of a smaller vocabulary.")] = None,
+    draft_vocab_size: Annotated[
+        int | None, typer.Option(help="Tokens that the draft knows; the default is 8192, or all of a smaller vocabulary.")
+    ] = None,
     learning_rate: Annotated[float, typer.Option(help="Peak of the schedule: warm-up, then cosine.")] = 4e-4,
     tokens_per_batch: Annotated[int, typer.Option(help="Positions a step, padding included.")] = 2048,
     checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 200,

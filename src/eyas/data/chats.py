@@ -10,15 +10,27 @@ A line that is not JSON, or not of either shape, is the file's fault: UserError 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from eyas.errors import UserError
-from eyas.files import sha256_text
+from eyas.files import sha256_text, write_text
 
-_SHAREGPT_ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant", "bing": "assistant", "bard": "assistant", "system": "system", "tool": "tool", "observation": "tool", "function_call": "assistant"}
+_SHAREGPT_ROLES = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "observation": "tool",
+    "function_call": "assistant",
+}
 _SHAPES = '{"messages": [{"role": ..., "content": ...}]} or {"conversations": [{"from": ..., "value": ...}]}'
 
 
@@ -54,6 +66,11 @@ def read_chats(path: Path) -> Iterator[Chat]:
         raise UserError(f"{path} is not UTF-8 text", got=str(error)) from error
     if not found:
         raise UserError(f"{path} holds no chats", allowed=_SHAPES)
+
+
+def write_chats(path: Path, chats: Iterable[Chat]) -> None:
+    """One chat a line in the messages shape; the file appears whole or not at all."""
+    write_text(path, "".join(json.dumps(chat.to_json(), ensure_ascii=False) + "\n" for chat in chats))
 
 
 def _parse(line: str, where: str) -> Chat:

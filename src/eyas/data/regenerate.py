@@ -14,6 +14,7 @@ from typing import Any
 
 from eyas.data.chats import Chat
 from eyas.data.journal import Journal
+from eyas.errors import UserError
 from eyas.files import sha256_text
 from eyas.loops import find_loop
 from eyas.progress import Progress
@@ -23,15 +24,21 @@ from eyas.targets.target import Target
 
 @dataclass(frozen=True)
 class RegenerateReport:
-    """`finish_reasons` counts answers by stop, length and loop; `skipped` names chats and the reason."""
+    """`finish_reasons` counts answers by stop, length and loop; `skipped` names chats and the reason.
+
+    `looping` counts answers that end in a loop, whether they were cut there or not.
+    """
 
     answers: int
     answer_tokens: int
+    looping: int
     finish_reasons: dict[str, int]
     skipped: dict[str, str]
 
 
-def regenerate(target: Target, chats: Sequence[Chat], out: Path, settings: BatchSettings, max_prompt_tokens: int) -> tuple[list[Chat], RegenerateReport]:
+def regenerate(
+    target: Target, chats: Sequence[Chat], out: Path, settings: BatchSettings, max_prompt_tokens: int
+) -> tuple[list[Chat], RegenerateReport]:
     """Return the chats with answers of the target's own; unanswerable chats are left out and named.
 
     A chat that ends in a user turn gets an answer added; assistant turns in between are replaced.
@@ -46,7 +53,7 @@ def regenerate(target: Target, chats: Sequence[Chat], out: Path, settings: Batch
         "seed": settings.seed,
         "max_prompt_tokens": max_prompt_tokens,
     }
-    work = {chat.id: _Answering(chat) for chat in chats}
+    work = {chat.id: _Answering(chat) for chat in _with_own_ids(chats)}
     num_turns = max((item.num_turns for item in work.values()), default=0)
     total = sum(item.num_turns for item in work.values())
     with Journal(out.with_name(out.name + ".journal"), job) as journal, Progress("answering", total, "answer") as progress:
@@ -63,6 +70,15 @@ def regenerate(target: Target, chats: Sequence[Chat], out: Path, settings: Batch
                 progress.advance(1)
     done = [item.finished() for item in work.values() if item.skipped is None]
     return done, _report(list(work.values()))
+
+
+def _with_own_ids(chats: Sequence[Chat]) -> Sequence[Chat]:
+    """Answers are kept by the chat's id. Raises UserError if two chats that differ share one."""
+    seen: dict[str, Chat] = {}
+    for chat in chats:
+        if seen.setdefault(chat.id, chat).messages != chat.messages:
+            raise UserError("two different chats have the same id", got=chat.id, remedy="give every chat an id of its own, or none")
+    return chats
 
 
 class _Answering:
@@ -120,7 +136,8 @@ def _prompts(target: Target, work: dict[str, _Answering], turn: int, max_prompt_
         if not item.waits_for(turn):
             continue
         try:
-            text = target.tokenizer.apply_chat_template(item.prompt(turn), tokenize=False, add_generation_prompt=True)
+            tools = item.chat.extra.get("tools")
+            text = target.tokenizer.apply_chat_template(item.prompt(turn), tools=tools, tokenize=False, add_generation_prompt=True)
         except Exception as error:  # a template raises whatever it likes; the chat is named with the reason
             item.skipped = f"the chat template refused it: {error}"
             continue
@@ -135,12 +152,14 @@ def _entry(target: Target, finished: Finished, turn: int) -> dict[str, Any]:
     tokens = finished.tokens
     if finished.reason == "loop" and (loop := find_loop(tokens)) is not None:
         tokens = tokens[: loop.start + loop.period]
+    looping = find_loop(finished.tokens) is not None
     text = target.tokenizer.decode(tokens, skip_special_tokens=True)
-    return {"id": finished.key, "turn": turn, "text": text, "reason": finished.reason, "num_tokens": len(tokens)}
+    return {"id": finished.key, "turn": turn, "text": text, "reason": finished.reason, "num_tokens": len(tokens), "looping": looping}
 
 
 def _report(work: list[_Answering]) -> RegenerateReport:
     entries = [entry for item in work for entry in item.entries]
     reasons = Counter(entry["reason"] for entry in entries)
     skipped = {item.chat.id: item.skipped for item in work if item.skipped is not None}
-    return RegenerateReport(len(entries), sum(entry["num_tokens"] for entry in entries), dict(reasons), skipped)
+    looping = sum(entry.get("looping", entry["reason"] == "loop") for entry in entries)
+    return RegenerateReport(len(entries), sum(entry["num_tokens"] for entry in entries), looping, dict(reasons), skipped)

@@ -48,12 +48,16 @@ def user_turn_prefix(tokenizer: Any) -> str:
     """The chat template's text up to the place where the user's words begin."""
     marker = "EYAS-USER-TEXT"
     if not tokenizer.chat_template:
-        raise UserError("the target has no chat template, so no user turn can be opened", remedy="use an instruct model, or bring prompts of your own")
+        raise UserError(
+            "the target has no chat template, so no user turn can be opened", remedy="use an instruct model, or bring prompts of your own"
+        )
     rendered = tokenizer.apply_chat_template([{"role": "user", "content": marker}], tokenize=False)
     return str(rendered).split(marker)[0]
 
 
-def sample_prompts(target: Target, count: int, out: Path, settings: BatchSettings, heldout: Sequence[str], part: tuple[int, int] = (0, 1)) -> tuple[list[Chat], SampleReport]:
+def sample_prompts(
+    target: Target, count: int, out: Path, settings: BatchSettings, heldout: Sequence[str], part: tuple[int, int] = (0, 1)
+) -> tuple[list[Chat], SampleReport]:
     """Sample until `count` prompts are kept. Resumes from `out`'s journal.
 
     Args:
@@ -61,7 +65,14 @@ def sample_prompts(target: Target, count: int, out: Path, settings: BatchSetting
         part: (index, number of parts) when several processes share the work: each draws other prompts.
     """
     forbidden = set().union(*(ngrams(text) for text in heldout)) if heldout else set()
-    job = {"target": target.name, "seed": settings.seed, "temperature": settings.temperature, "top_p": settings.top_p, "max_new_tokens": settings.max_new_tokens, "part": list(part)}
+    job = {
+        "target": target.name,
+        "seed": settings.seed,
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        "max_new_tokens": settings.max_new_tokens,
+        "part": list(part),
+    }
     drops = {"unfinished": 0, "too_short": 0, "duplicate": 0, "like_heldout": 0}
     seen: set[str] = set()
     kept: list[Chat] = []

@@ -39,7 +39,9 @@ def is_draft(folder: Path) -> bool:
     return (folder / WIRING).is_file() and (folder / WEIGHTS).is_file()
 
 
-def save_draft(folder: Path, draft: Eagle3Draft, wiring: Wiring, trace_file: Path | None, card: str, dtype: torch.dtype = torch.bfloat16) -> None:
+def save_draft(
+    folder: Path, draft: Eagle3Draft, wiring: Wiring, trace_file: Path | None, card: str, dtype: torch.dtype = torch.bfloat16
+) -> None:
     """Write the folder as a whole or not at all; an older draft of the same name is replaced."""
     tensors = {name: _stored(tensor, dtype) for name, tensor in draft.state_dict().items()}
     with atomic_folder(folder, overwrite=is_draft) as temporary:
@@ -64,7 +66,9 @@ def load_draft(folder: Path, target: Target, dtype: torch.dtype) -> LoadedDraft:
             that breaks its invariants, another hidden size than the target's.
     """
     if not folder.is_dir():
-        raise UserError(f"draft folder does not exist: {folder}", remedy="train one (eyas train) or pull one (eyas model pull smollm2-135m-draft)")
+        raise UserError(
+            f"draft folder does not exist: {folder}", remedy="train one (eyas train) or pull one (eyas model pull smollm2-135m-draft)"
+        )
     wiring = read_wiring(folder)
     config = DraftConfig.from_json(read_json(folder / CONFIG, "the draft's config"), str(folder / CONFIG))
     _check_sizes(config, wiring, target, folder)
@@ -101,22 +105,38 @@ def check_vocab_map(draft: Eagle3Draft, where: str) -> None:
     ids = draft.to_target(torch.arange(draft.config.draft_vocab_size, device=draft.d2t.device))
     remedy = "take d2t and t2d from the checkpoint that lm_head was trained with"
     if int(ids.min()) < 0 or int(ids.max()) >= draft.config.vocab_size:
-        raise UserError(f"{where}: d2t leads out of the target's vocabulary", got=f"ids {int(ids.min())} to {int(ids.max())}", allowed=f"0 to {draft.config.vocab_size - 1}", remedy=remedy)
+        raise UserError(
+            f"{where}: d2t leads out of the target's vocabulary",
+            got=f"ids {int(ids.min())} to {int(ids.max())}",
+            allowed=f"0 to {draft.config.vocab_size - 1}",
+            remedy=remedy,
+        )
     if not bool((ids[1:] > ids[:-1]).all()):
         raise UserError(f"{where}: target ids i + d2t[i] are not strictly increasing", remedy="d2t holds offsets, not ids; " + remedy)
     if not torch.equal(draft.t2d.nonzero().flatten(), ids):
-        raise UserError(f"{where}: t2d marks other tokens than d2t", got=f"{int(draft.t2d.sum())} marked", allowed=f"{len(ids)} as in d2t", remedy=remedy)
+        raise UserError(
+            f"{where}: t2d marks other tokens than d2t",
+            got=f"{int(draft.t2d.sum())} marked",
+            allowed=f"{len(ids)} as in d2t",
+            remedy=remedy,
+        )
 
 
 def _fill(draft: Eagle3Draft, path: Path) -> None:
     try:
         tensors = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise UserError(f"draft weights are missing or damaged: {path}", got=str(error).splitlines()[0], remedy="copy the file again") from error
+        raise UserError(
+            f"draft weights are missing or damaged: {path}", got=str(error).splitlines()[0], remedy="copy the file again"
+        ) from error
     wanted = draft.state_dict()
     missing, spare = sorted(set(wanted) - set(tensors)), sorted(set(tensors) - set(wanted))
     if missing or spare:
-        raise UserError(f"{path} does not fit its config.json", got=f"missing {missing}, unread {spare}", remedy="use the config.json that was saved with these weights")
+        raise UserError(
+            f"{path} does not fit its config.json",
+            got=f"missing {missing}, unread {spare}",
+            remedy="use the config.json that was saved with these weights",
+        )
     for name, tensor in wanted.items():
         if tensors[name].shape != tensor.shape:
             raise UserError(f"{path}: {name} has another shape", got=list(tensors[name].shape), allowed=list(tensor.shape))
@@ -134,7 +154,11 @@ def _check_sizes(config: DraftConfig, wiring: Wiring, target: Target, folder: Pa
             remedy="use the target that the draft was trained for",
         )
     if len(wiring.taps) != config.num_taps:
-        raise UserError(f"{folder}: config and wiring disagree on the taps", got=f"num_taps {config.num_taps}", allowed=[str(tap) for tap in wiring.taps])
+        raise UserError(
+            f"{folder}: config and wiring disagree on the taps",
+            got=f"num_taps {config.num_taps}",
+            allowed=[str(tap) for tap in wiring.taps],
+        )
 
 
 def _stored(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -41,7 +41,7 @@ class DraftConfig:
     norm_output: bool = False
 
     @staticmethod
-    def from_target(text_config: Any, *, num_taps: int, draft_vocab_size: int, **switches: bool) -> DraftConfig:
+    def from_target(text_config: Any, *, num_taps: int, draft_vocab_size: int, **switches: Any) -> DraftConfig:
         """A draft as wide as the target, with the target's heads and RoPE.
 
         A target with MLA or partial RoPE has no plain heads to copy; its draft gets heads of 64 (or fewer) and the
@@ -49,7 +49,10 @@ class DraftConfig:
         """
         hidden = int(text_config.hidden_size)
         head_dim = int(getattr(text_config, "head_dim", None) or hidden // text_config.num_attention_heads)
-        heads, kv_heads = int(text_config.num_attention_heads), int(getattr(text_config, "num_key_value_heads", None) or text_config.num_attention_heads)
+        heads, kv_heads = (
+            int(text_config.num_attention_heads),
+            int(getattr(text_config, "num_key_value_heads", None) or text_config.num_attention_heads),
+        )
         rope = dict(_rope_parameters(text_config))
         if getattr(text_config, "kv_lora_rank", None) is not None or rope.get("partial_rotary_factor", 1.0) != 1.0:
             head_dim = min(64, hidden)
@@ -115,5 +118,7 @@ def _rope_parameters(text_config: Any) -> Mapping[str, Any]:
     if isinstance(rope, Mapping) and "full_attention" in rope:  # models with two kinds of layers keep one set a kind
         rope = rope["full_attention"]
     if not isinstance(rope, Mapping) or rope.get("rope_theta") is None:
-        raise UserError("the target's config names no rope_theta", got=rope, remedy="add rope_parameters with rope_theta to its config.json")
+        raise UserError(
+            "the target's config names no rope_theta", got=rope, remedy="add rope_parameters with rope_theta to its config.json"
+        )
     return rope

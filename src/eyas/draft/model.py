@@ -28,6 +28,9 @@ class Eagle3Draft(nn.Module):
     The embedding is the target's own, held but not owned: it is neither trained nor stored with the draft.
     """
 
+    d2t: torch.Tensor
+    t2d: torch.Tensor
+
     def __init__(self, config: DraftConfig) -> None:
         super().__init__()
         self.config = config
@@ -70,7 +73,9 @@ class Eagle3Draft(nn.Module):
             states_BTS = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], dim=-1)
         return self.fc(states_BTS)
 
-    def forward(self, token_BT: torch.Tensor, hidden_BTH: torch.Tensor, position_BT: torch.Tensor, cache: Any, mask: torch.Tensor | None) -> torch.Tensor:
+    def forward(
+        self, token_BT: torch.Tensor, hidden_BTH: torch.Tensor, position_BT: torch.Tensor, cache: Any, mask: torch.Tensor | None
+    ) -> torch.Tensor:
         """One decoding step: rows are appended to `cache` and see what `mask` [B, 1, T, S] lets them see.
 
         Returns the state to feed back [B, T, H]; `logits` reads it too.

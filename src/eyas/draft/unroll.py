@@ -22,7 +22,9 @@ import torch
 from eyas.draft.model import Eagle3Draft
 
 
-def unroll(draft: Eagle3Draft, token_BT: torch.Tensor, states_BTS: torch.Tensor, num_steps: int, row_BR: torch.Tensor | None = None) -> list[torch.Tensor]:
+def unroll(
+    draft: Eagle3Draft, token_BT: torch.Tensor, states_BTS: torch.Tensor, num_steps: int, row_BR: torch.Tensor | None = None
+) -> list[torch.Tensor]:
     """What the draft feeds back after each step: `num_steps` tensors [B, R, H], ready for `draft.logits`.
 
     Args:
@@ -45,7 +47,7 @@ def unroll(draft: Eagle3Draft, token_BT: torch.Tensor, states_BTS: torch.Tensor,
 
     own_keys: list[torch.Tensor] = []
     own_values: list[torch.Tensor] = []
-    outputs = []
+    outputs: list[torch.Tensor] = []
     for step in range(num_steps):
         if step > 0:
             both, residual = layer.inputs(draft.embed(_ahead(token_BT, row_BR, 1 + step)), outputs[-1])

@@ -42,7 +42,7 @@ def _find(root: nn.Module, path: str) -> nn.Module | None:
 
 
 def _copy(mine: nn.Module, source: nn.Module | None, name: str, left: list[str]) -> None:
-    _copy_rows(mine.weight, getattr(source, "weight", None), name, left)
+    _copy_rows(mine.get_parameter("weight"), getattr(source, "weight", None), name, left)
 
 
 def _copy_rows(mine: torch.Tensor, weight: torch.Tensor | None, name: str, left: list[str]) -> None:

@@ -57,7 +57,12 @@ class SlotCache(Cache):
         position_BT = start_B[:, None] + torch.arange(num_new, device=self.device)
         self._shown = int(start_B.max()) + num_new
         if self._shown > self.capacity:
-            raise UserError("the sequence is longer than the cache", got=self._shown, allowed=self.capacity, remedy="lower --max-new-tokens or raise --max-length")
+            raise UserError(
+                "the sequence is longer than the cache",
+                got=self._shown,
+                allowed=self.capacity,
+                remedy="lower --max-new-tokens or raise --max-length",
+            )
         uniform = bool((start_B == start_B[0]).all())
         self._span = (int(start_B[0]), num_new) if uniform else None
         self._write_BT = position_BT
@@ -95,7 +100,9 @@ class SlotCache(Cache):
 
     # -- called by the model's layers --------------------------------------------------------------------------
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Store [B, H, T, D] behind each slot's length; return keys and values [B, H, S, D]."""
         return self._store(self._keys, layer_idx, key_states), self._store(self._values, layer_idx, value_states)
 
@@ -124,5 +131,3 @@ class SlotCache(Cache):
     @property
     def is_compileable(self) -> bool:
         return False
-
-

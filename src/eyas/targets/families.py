@@ -28,7 +28,25 @@ class Family:
 
 
 FAMILIES: tuple[Family, ...] = (
-    Family("llama", ("llama", "mistral", "ministral3", "smollm3", "granite", "olmo2", "olmo3", "cohere", "cohere2", "starcoder2", "phi3", "helium", "arcee", "seed_oss")),
+    Family(
+        "llama",
+        (
+            "llama",
+            "mistral",
+            "ministral3",
+            "smollm3",
+            "granite",
+            "olmo2",
+            "olmo3",
+            "cohere",
+            "cohere2",
+            "starcoder2",
+            "phi3",
+            "helium",
+            "arcee",
+            "seed_oss",
+        ),
+    ),
     Family("qwen", ("qwen2", "qwen3")),
     Family("gemma", ("gemma", "gemma2", "gemma3_text")),
     Family("moe", ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "olmoe", "glm4", "glm4_moe", "minimax_m2", "ernie4_5_moe")),
@@ -46,7 +64,9 @@ def family_of(model_type: str) -> Family:
         if model_type in family.model_types:
             return family
     known = sorted(name for family in FAMILIES for name in family.model_types)
-    raise UserError("this model family is not known", got=model_type, allowed=", ".join(known), remedy="add a row to eyas/targets/families.py")
+    raise UserError(
+        "this model family is not known", got=model_type, allowed=", ".join(known), remedy="add a row to eyas/targets/families.py"
+    )
 
 
 def resolve(root: nn.Module, path: str, what: str) -> Any:
@@ -54,7 +74,9 @@ def resolve(root: nn.Module, path: str, what: str) -> Any:
     value: Any = root
     for part in path.split("."):
         if not hasattr(value, part):
-            raise UserError(f"{what} not found at {path!r} in {type(root).__name__}", remedy="mend the family's row in eyas/targets/families.py")
+            raise UserError(
+                f"{what} not found at {path!r} in {type(root).__name__}", remedy="mend the family's row in eyas/targets/families.py"
+            )
         value = getattr(value, part)
     return value
 

@@ -82,7 +82,9 @@ def generate_batch(target: Target, prompts: Iterable[tuple[str, list[int]]], set
         yield from _collect(target, slots, settings)
 
 
-def _with_room(target: Target, cache: SlotCache | None, slots: list[_Row | None], arrivals: list[_Row], settings: BatchSettings) -> SlotCache:
+def _with_room(
+    target: Target, cache: SlotCache | None, slots: list[_Row | None], arrivals: list[_Row], settings: BatchSettings
+) -> SlotCache:
     """The cache, made again larger if a new prompt is longer than it was made for."""
     needed = max(len(row.prompt) for row in arrivals) + settings.max_new_tokens + 1
     if cache is None:
@@ -102,7 +104,9 @@ def _prefill(target: Target, cache: SlotCache, indices: list[int], rows: list[_R
         ids_BT = torch.tensor([row.prompt + [0] * (longest - len(row.prompt)) for _, row in group], device=target.device)
         count_B = torch.tensor([len(row.prompt) for _, row in group], device=target.device)
         position_BT, mask = cache.begin(longest, [index for index, _ in group])
-        final_BTH = target.backbone(input_ids=ids_BT, position_ids=position_BT, attention_mask=mask, cache=cache, use_cache=True).last_hidden_state
+        final_BTH = target.backbone(
+            input_ids=ids_BT, position_ids=position_BT, attention_mask=mask, cache=cache, use_cache=True
+        ).last_hidden_state
         cache.advance(count_B)
         last_B1H = final_BTH[torch.arange(len(group), device=target.device), count_B - 1][:, None]
         _append([row for _, row in group], target.head(last_B1H)[:, 0], settings)
@@ -114,7 +118,9 @@ def _decode(target: Target, cache: SlotCache, slots: list[_Row | None], settings
     ids_B1 = torch.tensor([[row.tokens[-1] if row else 0] for row in slots], device=target.device)
     busy_B = torch.tensor([row is not None for row in slots], device=target.device)
     position_BT, mask = cache.begin(1)
-    final_BTH = target.backbone(input_ids=ids_B1, position_ids=position_BT, attention_mask=mask, cache=cache, use_cache=True).last_hidden_state
+    final_BTH = target.backbone(
+        input_ids=ids_B1, position_ids=position_BT, attention_mask=mask, cache=cache, use_cache=True
+    ).last_hidden_state
     cache.advance(busy_B.long())
     busy = [row for row in slots if row is not None]
     _append(busy, target.head(final_BTH[busy_B])[:, 0], settings)

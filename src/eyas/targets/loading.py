@@ -27,7 +27,12 @@ def resolve_device(name: str) -> torch.device:
     if name.split(":")[0] not in ("cpu", "cuda"):
         raise UserError("unknown --device", got=name, allowed="auto, cpu, cuda, cuda:N")
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError("--device cuda, but torch sees no GPU", got=name, allowed="auto, cpu", remedy="install a CUDA build of torch, or use --device cpu")
+        raise UserError(
+            "--device cuda, but torch sees no GPU",
+            got=name,
+            allowed="auto, cpu",
+            remedy="install a CUDA build of torch, or use --device cpu",
+        )
     return torch.device(name)
 
 
@@ -47,12 +52,18 @@ def load_config(target: str, trust_remote_code: bool = False) -> Any:
     folder = Path(target)
     if folder.exists() or target.startswith((".", "/", "~")):
         if not folder.is_dir():
-            raise UserError(f"target folder does not exist: {target}", remedy="give a folder with config.json, or pull one: eyas model list")
+            raise UserError(
+                f"target folder does not exist: {target}", remedy="give a folder with config.json, or pull one: eyas model list"
+            )
         read_json(folder / "config.json", "the target's config.json")
     try:
         return AutoConfig.from_pretrained(target, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"cannot read the target's config: {target}", got=_first_line(error), remedy="give a local folder or a hub id; see eyas model list") from error
+        raise UserError(
+            f"cannot read the target's config: {target}",
+            got=_first_line(error),
+            remedy="give a local folder or a hub id; see eyas model list",
+        ) from error
 
 
 def load_tokenizer(target: str, trust_remote_code: bool = False) -> Any:
@@ -60,7 +71,11 @@ def load_tokenizer(target: str, trust_remote_code: bool = False) -> Any:
     try:
         return AutoTokenizer.from_pretrained(target, trust_remote_code=trust_remote_code)
     except Exception as error:  # tokenizers raises bare Exception for a damaged tokenizer.json
-        raise UserError(f"cannot load the target's tokenizer: {target}", got=_first_line(error), remedy="copy tokenizer.json and tokenizer_config.json whole") from error
+        raise UserError(
+            f"cannot load the target's tokenizer: {target}",
+            got=_first_line(error),
+            remedy="copy tokenizer.json and tokenizer_config.json whole",
+        ) from error
 
 
 def load_target(target: str, *, device: torch.device, dtype: torch.dtype, trust_remote_code: bool = False, fast: bool = True) -> Target:
@@ -80,7 +95,11 @@ def load_target(target: str, *, device: torch.device, dtype: torch.dtype, trust_
     try:
         model, info = loader.from_pretrained(target, dtype=dtype, trust_remote_code=trust_remote_code, output_loading_info=True)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"cannot load the target's weights: {target}", got=_first_line(error), remedy="copy the folder again; compare file sizes with the source") from error
+        raise UserError(
+            f"cannot load the target's weights: {target}",
+            got=_first_line(error),
+            remedy="copy the folder again; compare file sizes with the source",
+        ) from error
     missing, mismatched = sorted(info["missing_keys"]), sorted(map(str, info["mismatched_keys"]))
     unread = sorted(info["unexpected_keys"])
     if missing or mismatched or unread:
@@ -140,13 +159,19 @@ def _check_weight_files(folder: Path) -> None:
     else:
         names = sorted(path.name for path in folder.glob("*.safetensors"))
     if not names:
-        raise UserError(f"no safetensors weights in {folder}", allowed="model.safetensors, or an index with its shards", remedy="convert the checkpoint: only safetensors are read")
+        raise UserError(
+            f"no safetensors weights in {folder}",
+            allowed="model.safetensors, or an index with its shards",
+            remedy="convert the checkpoint: only safetensors are read",
+        )
     for name in names:
         try:
             with safe_open(folder / name, framework="pt"):
                 pass
         except (OSError, SafetensorError) as error:
-            raise UserError(f"weights file is missing or damaged: {folder / name}", got=_first_line(error), remedy="copy the file again") from error
+            raise UserError(
+                f"weights file is missing or damaged: {folder / name}", got=_first_line(error), remedy="copy the file again"
+            ) from error
 
 
 def _name_of(target: str) -> str:

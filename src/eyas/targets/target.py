@@ -77,4 +77,5 @@ class Target:
 
     def head_rows(self, ids: torch.Tensor) -> torch.Tensor:
         """The rows of lm_head's weight [len(ids), H] for these target ids."""
-        return self.lm_head.weight[ids.to(self.device)]
+        weight: torch.Tensor = self.lm_head.weight  # type: ignore[assignment]
+        return weight[ids.to(self.device)]

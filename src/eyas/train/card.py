@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def card_text(target: Target, dump: Dump, wiring: Wiring, settings: TrainSettings, report: TrainReport) -> str:
     """Plain facts, all of this run."""
     steps = ", ".join(f"{100 * value:.1f} %" for value in report.validation_conditional_accuracy)
-    warning = "" if wiring.teacher_verified else "\n**The teacher of this draft failed its check: the labels are not the target's own tokens.**\n"
+    warning = (
+        "" if wiring.teacher_verified else "\n**The teacher of this draft failed its check: the labels are not the target's own tokens.**\n"
+    )
     return f"""# EAGLE-3 draft for {target.name}
 {warning}
 | | |

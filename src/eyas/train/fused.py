@@ -19,7 +19,9 @@ BLOCK = 256  # rows: 256 x 8192 fp32 logits are 8 MB
 
 class _SoftHeadLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_MH: torch.Tensor, weight_VH: torch.Tensor, probs_NV: torch.Tensor, label_M: torch.Tensor, known_M: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        ctx: Any, x_MH: torch.Tensor, weight_VH: torch.Tensor, probs_NV: torch.Tensor, label_M: torch.Tensor, known_M: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         losses = torch.empty(len(x_MH), dtype=torch.float32, device=x_MH.device)
         best = torch.empty(len(x_MH), dtype=torch.long, device=x_MH.device)
         gradient_MV = torch.empty(len(x_MH), weight_VH.shape[0], dtype=x_MH.dtype, device=x_MH.device)
@@ -40,13 +42,15 @@ class _SoftHeadLoss(torch.autograd.Function):
         return losses, best
 
     @staticmethod
-    def backward(ctx: Any, grad_M: torch.Tensor, _: Any) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_M: torch.Tensor, _: Any) -> tuple[torch.Tensor | None, ...]:
         gradient_MV, x_MH, weight_VH = ctx.saved_tensors
         scale = grad_M[:, None].to(x_MH.dtype)
         return (gradient_MV @ weight_VH) * scale, gradient_MV.T @ (x_MH * scale), None, None, None
 
 
-def soft_head_loss(x_MH: torch.Tensor, weight_VH: torch.Tensor, probs_NV: torch.Tensor, label_M: torch.Tensor, known_M: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def soft_head_loss(
+    x_MH: torch.Tensor, weight_VH: torch.Tensor, probs_NV: torch.Tensor, label_M: torch.Tensor, known_M: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Losses [M] in fp32 (zero where not `known_M`) and the most likely draft ids [M].
 
     Args:

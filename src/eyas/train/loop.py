@@ -58,7 +58,9 @@ class Trainer:
         self.draft = _new_draft(target, dump, settings, self.vocab_map)
         self.left_random = warm_start(self.draft, target)
         self.draft.to(target.device).train()
-        self.optimizer = torch.optim.AdamW(self.draft.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+        self.optimizer = torch.optim.AdamW(
+            self.draft.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
+        )
         self.head = _teacher_head(target, self.draft, DTYPES[settings.dtype])
         lengths = dump.lengths()
         if not dump.training:
@@ -121,7 +123,11 @@ class Trainer:
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.draft.parameters(), self.settings.grad_clip)
         if not bool(torch.isfinite(norm)):
-            raise UserError(f"the gradient is not finite at step {record['step']}", got=float(norm), remedy="lower --learning-rate, or check the dump: eyas capture verifies finiteness")
+            raise UserError(
+                f"the gradient is not finite at step {record['step']}",
+                got=float(norm),
+                remedy="lower --learning-rate, or check the dump: eyas capture verifies finiteness",
+            )
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         record["step"] += 1
@@ -198,7 +204,12 @@ def _teacher_head(target: Target, draft: Eagle3Draft, dtype: torch.dtype) -> Tea
 
 def _decayed(window: StepCounts, counts: StepCounts, keep: float = 0.95) -> StepCounts:
     """A running mean over about twenty batches for the bar; single batches are too noisy to read."""
-    return StepCounts(*([keep * old + new for old, new in zip(mine, theirs, strict=True)] for mine, theirs in zip(vars(window).values(), vars(counts).values(), strict=True)))
+    return StepCounts(
+        *(
+            [keep * old + new for old, new in zip(mine, theirs, strict=True)]
+            for mine, theirs in zip(vars(window).values(), vars(counts).values(), strict=True)
+        )
+    )
 
 
 def _live(window: StepCounts, rate: float) -> str:

@@ -30,7 +30,9 @@ class RunFolder:
         file = path / "run.json"
         if file.exists():
             self._run = read_json(file, "the training run's record")
-            differing = {key: (self._run["identity"].get(key), value) for key, value in identity.items() if self._run["identity"].get(key) != value}
+            differing = {
+                key: (self._run["identity"].get(key), value) for key, value in identity.items() if self._run["identity"].get(key) != value
+            }
             if differing:
                 raise UserError(
                     f"{path} holds an unfinished training with other settings",
