@@ -159,9 +159,9 @@ def measure_acceptance(target: Target, loaded: LoadedDraft, answers: list[Answer
     return to_json(evaluate_answers(pair, answers, settings, loaded.wiring.taps), lossless=None)
 
 
-def judge(speed: dict[str, Any], drafts: dict[str, Any]) -> list[dict[str, Any]]:
-    """The goals with what was got for the first draft."""
-    without_loops = next(iter(drafts.values()))["loops"]["without_loops"]
+def judge(speed: dict[str, Any], draft: dict[str, Any]) -> list[dict[str, Any]]:
+    """The goals with what was got."""
+    without_loops = draft["loops"]["without_loops"]
     by_k = [figures["decode_over_plain"] for name, figures in speed.items() if name.startswith("speculative")]
     got = {
         "first_token_accuracy": without_loops["first_token_accuracy"],
@@ -209,9 +209,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     console.print(f"{len(prompts)} held-out prompts: the target's own answers")
     answers = greedy_answers(target, prompts, options.max_new_tokens, options.batch)
     settings = EvaluateSettings(num_draft_tokens=options.k, max_new_tokens=options.max_new_tokens, batch=options.batch, speed_prompts=1)
-    result["drafts"] = {item.name: measure_acceptance(target, item, answers, settings) for item in loaded}
+    result["drafts"] = [{"name": item.name, **measure_acceptance(target, item, answers, settings)} for item in loaded]
     result["peak_rss_gib"] = peak_rss_gib()
-    result["goals"] = judge(result["speed"], result["drafts"])
+    result["goals"] = judge(result["speed"], result["drafts"][0])
     return result
 
 

@@ -71,7 +71,7 @@ def test_goals_take_the_best_k_and_leave_loops_out(loop, ratio, met):
         "speculative_k2": {"decode_over_plain": ratio},
     }
     without = {"first_token_accuracy": 0.5, "acceptance_length_measured": 1.5}
-    goals = {goal["figure"]: goal for goal in loop.judge(speed, {"draft": {"loops": {"without_loops": without}}})}
+    goals = {goal["figure"]: goal for goal in loop.judge(speed, {"loops": {"without_loops": without}})}
     assert goals["best_speculative_over_plain"]["got"] == ratio
     assert goals["best_speculative_over_plain"]["met"] is met
     assert goals["acceptance_length_measured"]["met"] is False
