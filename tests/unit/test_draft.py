@@ -15,8 +15,8 @@ from eyas.draft.config import DraftConfig
 from eyas.draft.model import Eagle3Draft
 from eyas.draft.unroll import unroll
 from eyas.errors import UserError
-from eyas.targets.loading import load_target
 from eyas.taps import parse_taps
+from eyas.targets.loading import load_target
 from eyas.wiring import Wiring
 
 CPU = torch.device("cpu")

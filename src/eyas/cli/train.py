@@ -40,9 +40,9 @@ def command(
     from eyas.capture.trace import Trace, check_identity
     from eyas.data.store import Dump
     from eyas.progress import console
+    from eyas.taps import parse_taps
     from eyas.targets.describe import target_wiring
     from eyas.targets.loading import dtype_name, load_target, resolve_device, resolve_dtype
-    from eyas.taps import parse_taps
     from eyas.train.loop import Trainer
     from eyas.train.settings import TrainSettings
     from eyas.wiring import Wiring, require_match

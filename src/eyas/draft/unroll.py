@@ -79,7 +79,7 @@ def _attend(
     own_values: list[torch.Tensor],
 ) -> torch.Tensor:
     """One softmax over the visible rows of step 0 and the row's own earlier steps: [B, N, R, D]."""
-    batch, heads, rows, size = query_BNRD.shape
+    _, heads, rows, size = query_BNRD.shape
     groups = heads // key_BKTD.shape[1]
     query = query_BNRD.unflatten(1, (-1, groups)) * size**-0.5  # [B, K, G, R, D]
     flat = query.flatten(2, 3)

@@ -117,7 +117,8 @@ class SlotCache(Cache):
             held[:, :, start : start + count] = new_BHTD
         else:
             rows = torch.arange(self.num_slots, device=self.device) if all_slots else self._slots_B
-            assert self._write_BT is not None and isinstance(rows, torch.Tensor)
+            assert self._write_BT is not None, "begin comes first"
+            assert isinstance(rows, torch.Tensor)
             held[rows[:, None], :, self._write_BT] = new_BHTD.transpose(1, 2)
         shown = held[:, :, : self._shown]
         return shown if all_slots else shown[self._slots_B]

@@ -48,7 +48,7 @@ class Batch:
 
         Row r has it if row + step is scored too, with every row in between: it is the r + step'th entry then.
         """
-        batch, count = self.row_BR.shape
+        count = self.row_BR.shape[1]
         if step >= count:
             empty = torch.zeros(0, dtype=torch.long, device=self.row_BR.device)
             return empty, empty

@@ -1,8 +1,8 @@
 """lm_head, softmax and soft cross-entropy in one pass over blocks of rows that stay in the processor's cache.
 
-The plain way (F.cross_entropy on whole logits, the reference of the tests) writes and reads M x V logits about ten times; here a block's logits are
-turned into its loss and its gradient at once. Same values and gradients as the plain way, tested against it; the
-idea is known from fused linear cross-entropy kernels (Liger, Hsu et al. 2024).
+The plain way, F.cross_entropy on whole logits, writes and reads M x V logits about ten times; here a block's logits are
+turned into its loss and its gradient at once. The tests hold values and gradients against the plain way; the idea is
+that of fused linear cross-entropy kernels (Liger, Hsu et al. 2024).
 
 Legend: M rows with the step, N rows with labels, H hidden size, V draft vocabulary.
 """
