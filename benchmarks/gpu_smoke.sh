@@ -40,7 +40,7 @@ if [ -z "$target" ]; then
 fi
 
 answer() {
-    eyas data regenerate --target "$target" --chats "$out/chats.jsonl" --out "$out/answered.jsonl" --max-new-tokens 128 \
+    eyas data regenerate --target "$target" --chats "$out/prompts/train.jsonl" --out "$out/answered.jsonl" --max-new-tokens 128 \
         --device "$device" --dtype "$dtype"
     eyas data prepare --target "$target" --chats "$out/answered.jsonl" --out "$out/prepared"
 }
@@ -54,16 +54,14 @@ train() {
 }
 
 evaluate() {
-    eyas evaluate --target "$target" --draft "$out/draft" --chats "$out/heldout.jsonl" --device "$device" --dtype "$dtype" --json
+    eyas evaluate --target "$target" --draft "$out/draft" --chats "$out/prompts/heldout.jsonl" --max-chats 20 --device "$device" --dtype "$dtype" --json
 }
 
 decode() {
     eyas generate --target "$target" --draft "$out/draft" --prompt "Name three birds of prey." --device "$device" --dtype "$dtype"
 }
 
-prompts=src/eyas/data/prompts
-head -n 120 "$prompts/train.jsonl" >"$out/chats.jsonl"
-head -n 20 "$prompts/heldout.jsonl" >"$out/heldout.jsonl"
+eyas data prompts --out "$out/prompts"
 
 timed "answers" answer
 timed "capture" capture

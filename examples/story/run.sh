@@ -13,11 +13,14 @@ out=${1:-story}
 minutes=${MINUTES:-10}
 trained_on=embed,layer:2,layer:14
 fed=layer:2,layer:14,layer:27
-prompts=src/eyas/data/prompts
+prompts=$out/prompts
 mkdir -p "$out"
 
 eyas() { .venv/bin/eyas "$@"; }
 
+if [ ! -e "$prompts" ]; then
+    eyas data prompts --out "$prompts"
+fi
 if [ ! -e "$out/target" ]; then
     eyas model pull smollm2-135m --out "$out/target"
 fi
