@@ -1,0 +1,85 @@
+"""A prepared folder: rendered chats, split into training and validation, ready for capture.
+
+prepared.json         counts, hashes, sources, skipped chats with reasons
+tokens.safetensors    for each split: SPLIT.token_ids i32 [N], SPLIT.loss_mask u8 [N], SPLIT.offsets i64 [n+1]
+ids.json              for each split: the chats' ids in order
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from eyas.data.render import Tokens
+from eyas.errors import UserError
+from eyas.files import read_json, sha256_file, write_json
+
+PREPARED_FORMAT = 1
+SPLITS = ("train", "validation")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """`info` is prepared.json: tokenizer_hash, chat_template_hash, corpus_hash, stop_ids, counts, sources, skipped."""
+
+    train: list[Tokens]
+    validation: list[Tokens]
+    info: dict[str, Any]
+
+
+def corpus_hash(samples: Iterable[Tokens]) -> str:
+    """Over ids and masks, in order: equal iff a draft would learn from the same rows."""
+    digest = hashlib.sha256()
+    for sample in samples:
+        digest.update(torch.tensor(sample.token_ids, dtype=torch.int32).numpy().tobytes())
+        digest.update(bytes(sample.loss_mask) + b"/")
+    return digest.hexdigest()
+
+
+def write_prepared(folder: Path, splits: dict[str, Sequence[Tokens]], info: dict[str, Any]) -> None:
+    """Write into an existing, empty folder."""
+    tensors = {}
+    for name, samples in splits.items():
+        offsets = [0]
+        for sample in samples:
+            offsets.append(offsets[-1] + len(sample.token_ids))
+        tensors[f"{name}.token_ids"] = torch.tensor([token for sample in samples for token in sample.token_ids], dtype=torch.int32)
+        tensors[f"{name}.loss_mask"] = torch.tensor([flag for sample in samples for flag in sample.loss_mask], dtype=torch.uint8)
+        tensors[f"{name}.offsets"] = torch.tensor(offsets, dtype=torch.int64)
+    save_file(tensors, folder / "tokens.safetensors")
+    write_json(folder / "ids.json", {name: [sample.id for sample in samples] for name, samples in splits.items()})
+    write_json(
+        folder / "prepared.json",
+        {"prepared_format": PREPARED_FORMAT, "tokens_sha256": sha256_file(folder / "tokens.safetensors"), **info},
+    )
+
+
+def read_prepared(path: Path) -> Prepared:
+    """Raises UserError if the folder is not a prepared one, of another format, or damaged."""
+    info = read_json(path / "prepared.json", "prepared data (eyas data prepare writes it)")
+    if info.get("prepared_format") != PREPARED_FORMAT:
+        raise UserError(f"{path}: prepared data of an unknown format", got=info.get("prepared_format"), allowed=PREPARED_FORMAT)
+    tokens = path / "tokens.safetensors"
+    if not tokens.is_file() or sha256_file(tokens) != info["tokens_sha256"]:
+        raise UserError(f"{tokens} is missing or damaged", remedy="copy the folder again, or run eyas data prepare again")
+    try:
+        tensors = load_file(tokens)
+    except SafetensorError as error:
+        raise UserError(f"{tokens} is damaged", got=str(error)) from error
+    ids = read_json(path / "ids.json", "the prepared chats' ids")
+    splits = [_samples(tensors, name, ids[name]) for name in SPLITS]
+    return Prepared(splits[0], splits[1], info)
+
+
+def _samples(tensors: dict[str, torch.Tensor], name: str, ids: list[str]) -> list[Tokens]:
+    token_ids, loss_mask = tensors[f"{name}.token_ids"].tolist(), tensors[f"{name}.loss_mask"].bool().tolist()
+    offsets = tensors[f"{name}.offsets"].tolist()
+    spans = zip(offsets, offsets[1:], ids, strict=False)
+    return [Tokens(token_ids[start:end], loss_mask[start:end], chat_id) for start, end, chat_id in spans]
