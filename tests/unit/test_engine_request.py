@@ -64,5 +64,5 @@ def test_stop_tokens_can_be_ignored():
 
 
 def test_a_seed_and_an_index_give_the_random_numbers():
-    draws = {(seed, index): Request.of([1], SamplingParams(1, seed=seed), (), index).generator.initial_seed() for seed in (0, 1, 2) for index in (0, 1)}
-    assert len(set(draws.values())) == 6
+    settings = [(SamplingParams(1, seed=seed), index) for seed in (0, 1, 2) for index in (0, 1)]
+    assert len({Request.of([1], params, (), index).generator.initial_seed() for params, index in settings}) == 6

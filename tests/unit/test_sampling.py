@@ -17,6 +17,10 @@ def batch_of(*params: SamplingParams) -> SamplingBatch:
     return SamplingBatch.of(params, CPU)
 
 
+def sampled_probabilities(logits_BTV, owner, valid_BT=None):
+    return probabilities(logits_BTV, batch_of(SamplingParams(1, 1.0)), owner, valid_BT)
+
+
 @pytest.mark.parametrize("temperature", [0.3, 0.7, 1.0, 1.8])
 @pytest.mark.parametrize("top_p", [1.0, 0.9, 0.4, 1e-6])
 @pytest.mark.parametrize("top_k", [0, 1, 7, 1000])
@@ -48,7 +52,7 @@ def test_greedy_takes_the_first_of_equal_logits():
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-@pytest.mark.parametrize("choose", [greedy, lambda logits, owner, valid=None: probabilities(logits, batch_of(SamplingParams(1, 1.0)), owner, valid)])
+@pytest.mark.parametrize("choose", [greedy, sampled_probabilities])
 def test_logits_that_are_no_numbers_are_an_error_unless_they_are_padding(choose, bad):
     logits_BTV = torch.zeros(1, 3, 5)
     logits_BTV[0, 2, 4] = bad
