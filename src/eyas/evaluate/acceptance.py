@@ -50,7 +50,8 @@ class Acceptance:
     @staticmethod
     def from_json(value: dict[str, Any]) -> Acceptance:
         """The inverse of `to_json`."""
-        return Acceptance(**{name: tuple(part) if isinstance(part, list) else part for name, part in value.items()})
+        parts: dict[str, Any] = {name: tuple(part) if isinstance(part, list) else part for name, part in value.items()}
+        return Acceptance(**parts)
 
 
 def acceptance(chats: Sequence[Sequence[Round]], num_draft_tokens: int) -> Acceptance | None:

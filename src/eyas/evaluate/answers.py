@@ -53,7 +53,8 @@ def render_prompts(target: Target, chats: Sequence[Chat], max_new_tokens: int) -
             skipped.append(f"chat {chat.id}: no user turn")
             continue
         try:
-            text = target.tokenizer.apply_chat_template(list(chat.messages[: last_user + 1]), tokenize=False, add_generation_prompt=True)
+            messages, tools = list(chat.messages[: last_user + 1]), chat.extra.get("tools")
+            text = target.tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=True)
         except Exception as error:  # a template raises whatever it likes
             skipped.append(f"chat {chat.id}: the chat template refused it: {error}")
             continue

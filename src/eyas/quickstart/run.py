@@ -11,7 +11,6 @@ OUT/shipped/                   the draft that comes along      eyas model pull
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 from functools import cached_property
 from importlib import resources
@@ -23,7 +22,7 @@ import torch
 from eyas.capture.corpus import read_corpus
 from eyas.capture.job import CaptureSettings
 from eyas.capture.runner import capture_to_dump
-from eyas.data.chats import Chat, read_chats
+from eyas.data.chats import Chat, read_chats, write_chats
 from eyas.data.overlap import overlap
 from eyas.data.prepare import PrepareSettings, prepare
 from eyas.data.regenerate import regenerate
@@ -34,7 +33,7 @@ from eyas.errors import UserError
 from eyas.evaluate.answers import Prompt, greedy_answers, render_prompts, spread
 from eyas.evaluate.plot import check_can_plot
 from eyas.evaluate.settings import EvaluateSettings, Pair
-from eyas.files import write_json, write_text
+from eyas.files import write_json
 from eyas.progress import console
 from eyas.quickstart.figures import draft_figures, lossless_in_fp32, plot, table
 from eyas.quickstart.ledger import Act, Ledger
@@ -178,7 +177,7 @@ class _Quickstart:
 
     def _capture(self) -> dict[str, Any]:
         settings = CaptureSettings(taps=self.recipe.parsed_taps, command=f"eyas quickstart --minutes {self.recipe.minutes:g}")
-        return capture_to_dump(self.target, read_corpus(self.prepared), settings, self.dump).to_json()
+        return capture_to_dump(self.target, read_corpus(self.prepared, str(self.target_folder)), settings, self.dump).to_json()
 
     def _train(self) -> dict[str, Any]:
         minutes = self.ledger.once("training_minutes", self._minutes_left)
@@ -265,10 +264,6 @@ class _Quickstart:
 
 def _with_loops_left_out(figures: dict[str, Any]) -> dict[str, Any]:
     return {**figures, "without_loops": figures["loops"]["without_loops"]}
-
-
-def write_chats(path: Path, chats: list[Chat]) -> None:
-    write_text(path, "".join(json.dumps(chat.to_json(), ensure_ascii=False) + "\n" for chat in chats))
 
 
 def _built_in(name: str) -> list[Chat]:
