@@ -36,6 +36,7 @@ class SlotCache(Cache):
         if not kinds and getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True):
             self.sliding_window, kinds = text.sliding_window, ["sliding_attention"]
         self._layer_kinds = set(kinds) or {"full_attention"}
+        self._adds_mask = text._attn_implementation == "eager"  # others take a mask of booleans
         self.lengths_B = torch.zeros(num_slots, dtype=torch.long, device=device)
         self._keys: list[torch.Tensor | None] = [None] * text.num_hidden_layers
         self._values: list[torch.Tensor | None] = [None] * text.num_hidden_layers
@@ -94,6 +95,8 @@ class SlotCache(Cache):
         masks = {"full_attention": full}
         if self.sliding_window is not None:
             masks["sliding_attention"] = full & (key_S > position_BT[:, None, :, None] - self.sliding_window)
+        if self._adds_mask:
+            masks = {kind: torch.where(mask, 0.0, torch.finfo(torch.float32).min) for kind, mask in masks.items()}
         if len(self._layer_kinds) == 1:
             return masks[next(iter(self._layer_kinds))]
         return masks

@@ -7,6 +7,7 @@ acceptance figures on it mean something. Both are ordinary folders that `load_ta
 from __future__ import annotations
 
 import functools
+import copy
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,7 +145,7 @@ def _config(family: str, tokenizer: Any) -> Any:
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
     }
-    return AutoConfig.for_model(family, **(_COMMON | _FAMILIES[family] | ids))
+    return AutoConfig.for_model(family, **copy.deepcopy(_COMMON | _FAMILIES[family] | ids))
 
 
 def _train(model: Any, tokenizer: Any, seed: int, training: TinyTraining) -> None:
