@@ -9,7 +9,7 @@ import torch
 
 from eyas.errors import UserError
 from eyas.targets.cache import SlotCache
-from eyas.targets.cpu_linear import PackedLinear, can_pack
+from eyas.targets.cpu_linear import PackedLinear
 from eyas.targets.generate import BatchSettings, generate_batch
 from eyas.targets.loading import load_target
 from eyas.targets.target import Target
