@@ -1,0 +1,176 @@
+"""Greedy speculative decoding in fp32 equals transformers' own `generate`, token for token and in length.
+
+Over two hundred prompts of tiny targets, with drafts that are never right and drafts that know the answers.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from eyas.capture.forward import capture_batch
+from eyas.draft.config import DraftConfig
+from eyas.draft.model import Eagle3Draft
+from eyas.draft.unroll import unroll
+from eyas.engine.engine import Engine
+from eyas.engine.request import Output, SamplingParams
+from eyas.taps import parse_taps
+from eyas.targets.loading import load_target
+from eyas.targets.target import Target
+from eyas.targets.tiny import TinyTraining, make_tiny
+from eyas.targets.tiny_text import tiny_chats
+
+TAPS = parse_taps("embed,layer:0,layer:2")
+MAX_NEW_TOKENS = 26
+FAMILIES = ("llama", "qwen3", "deepseek_v3")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A target, prompts, and what transformers answers."""
+
+    target: Target
+    prompts: list[list[int]]
+    answers: list[list[int]]
+
+
+@pytest.fixture(scope="module", params=[f"{family}-{kind}" for family in FAMILIES for kind in ("random", "trained")])
+def case(request, tiny_targets, shared_folder) -> Case:
+    family, kind = request.param.split("-")
+    folder = tiny_targets(family) if kind == "random" else briefly_trained(family, shared_folder)
+    target = load_target(str(folder), device=torch.device("cpu"), dtype=torch.float32)
+    prompts = [*chat_prompts(target, 20), *random_prompts(target, 14)]
+    return Case(target, prompts, [transformers_answer(target, prompt, MAX_NEW_TOKENS) for prompt in prompts])
+
+
+def briefly_trained(family: str, shared_folder):
+    """Trained just long enough to end its turns; once a session, whichever worker comes first."""
+    folder = shared_folder / f"{family}-briefly-trained"
+    with open(folder.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            make_tiny(family, folder, trained=True, training=TinyTraining(num_steps=60))
+    return folder
+
+
+def chat_prompts(target: Target, count: int) -> list[list[int]]:
+    tokenizer = target.tokenizer
+    texts = [tokenizer.apply_chat_template(chat[:-1], tokenize=False, add_generation_prompt=True) for chat in tiny_chats(count, seed=7)]
+    return [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+
+
+def random_prompts(target: Target, count: int) -> list[list[int]]:
+    """Of any tokens, from one token on."""
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randint(4, target.vocab_size, (1 + number // 2,), generator=generator).tolist() for number in range(count)]
+
+
+def transformers_answer(target: Target, prompt: list[int], max_new_tokens: int) -> list[int]:
+    ids_1T = torch.tensor([prompt])
+    output_1T = target.model.generate(ids_1T, attention_mask=torch.ones_like(ids_1T), do_sample=False, max_new_tokens=max_new_tokens)
+    return output_1T[0, len(prompt) :].tolist()
+
+
+def make_draft(target: Target, draft_vocab_size: int = 300) -> Eagle3Draft:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        draft = Eagle3Draft(DraftConfig.from_target(target.config, num_taps=len(TAPS), draft_vocab_size=draft_vocab_size))
+        ids_V = torch.randperm(target.vocab_size)[:draft_vocab_size].sort().values
+    draft.set_vocab_map(ids_V - torch.arange(draft_vocab_size), torch.zeros(target.vocab_size, dtype=torch.bool).index_fill(0, ids_V, True))
+    draft.use_embedding(target.embed)
+    return draft.eval()
+
+
+def learn_answers(draft: Eagle3Draft, case: Case, num_steps: int = 60) -> None:
+    """Overfit the draft to the answers, so that long runs are accepted. Plain cross-entropy on all three steps."""
+    target_to_draft = torch.full((case.target.vocab_size,), -100)
+    target_to_draft[draft.to_target(torch.arange(draft.config.draft_vocab_size))] = torch.arange(draft.config.draft_vocab_size)
+    texts = [prompt + answer for prompt, answer in zip(case.prompts, case.answers, strict=True)]
+    token_BT = torch.nn.utils.rnn.pad_sequence([torch.tensor(text) for text in texts], batch_first=True)
+    captured = capture_batch(case.target, texts, TAPS, want_top1=False)
+    states_BTS = torch.nn.utils.rnn.pad_sequence([one.states for one in captured], batch_first=True)
+    label_BT = torch.full_like(token_BT, -100)
+    for row, (prompt, text) in enumerate(zip(case.prompts, texts, strict=True)):
+        label_BT[row, len(prompt) : len(text)] = target_to_draft[token_BT[row, len(prompt) : len(text)]]
+    optimizer = torch.optim.Adam(draft.parameters(), lr=4e-3)
+    for _ in range(num_steps):
+        loss = torch.zeros(())
+        for step, output_BTH in enumerate(unroll(draft, token_BT, states_BTS, 3)):
+            logits_BTV = draft.logits(output_BTH[:, : -2 - step])
+            loss = loss + torch.nn.functional.cross_entropy(logits_BTV.flatten(0, 1), label_BT[:, 2 + step :].flatten(), ignore_index=-100)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def assert_lossless(case: Case, draft: Eagle3Draft | None, k: int, max_batch: int, prompts: slice = slice(None)) -> list[Output]:
+    with Engine(case.target, draft, TAPS, num_draft_tokens=k, max_batch=max_batch) as engine:
+        outputs = engine.generate(case.prompts[prompts], SamplingParams(MAX_NEW_TOKENS))
+    for output, answer in zip(outputs, case.answers[prompts], strict=True):
+        assert list(output.tokens) == answer, f"prompt {output.prompt_ids}"
+        assert output.finish_reason == ("stop" if answer[-1] in case.target.stop_ids else "length")
+        assert 1 + sum(made.num_emitted for made in output.rounds) == len(answer)
+    return outputs
+
+
+def test_plain_decoding(case):
+    assert_lossless(case, None, 1, 1, slice(None, None, 6))
+    assert_lossless(case, None, 1, 8)
+
+
+def test_a_draft_that_knows_nothing(case):
+    draft = make_draft(case.target)
+    for k in (1, 2, 3, 4):
+        assert_lossless(case, draft, k, max_batch=8)
+    assert_lossless(case, draft, 3, 1, slice(None, None, 6))
+
+
+def test_a_draft_that_knows_the_answers(case):
+    draft = make_draft(case.target)
+    learn_answers(draft, case)
+    outputs = [output for k in (1, 2, 3, 4) for output in assert_lossless(case, draft, k, max_batch=8)]
+    outputs += assert_lossless(case, draft, 9, 5)
+    outputs += assert_lossless(case, draft, 3, 1, slice(None, None, 4))
+    rounds = [made for output in outputs for made in output.rounds]
+    assert sum(made.num_emitted for made in rounds) / len(rounds) > 1.25  # else this tests refusals only
+    assert any(made.num_accepted >= 3 for made in rounds)
+    assert any(made.num_proposed < 3 and output.finish_reason == "length" for output in outputs for made in output.rounds[-1:])
+
+
+def test_over_two_hundred_prompts_are_compared(case):
+    assert len(case.prompts) * 2 * len(FAMILIES) >= 200
+    assert min(map(len, case.prompts)) == 1
+
+
+def test_a_stop_token_inside_an_accepted_run_ends_the_answer(case):
+    """Any token of the answer may be declared the stop token; the draft proposes the true continuation beyond it."""
+    prompt = case.prompts[0]
+    with Engine(case.target) as engine:
+        answer = list(engine.generate([prompt], SamplingParams(MAX_NEW_TOKENS, ignore_eos=True))[0].tokens)
+    draft = make_draft(case.target)
+    for place in range(2, 9):
+        stop = answer[place]
+        expected = answer[: answer.index(stop) + 1]
+        with Engine(case.target, draft, TAPS, num_draft_tokens=4) as engine:
+            request = engine.add(prompt, SamplingParams(MAX_NEW_TOKENS))
+            request.stop_ids = frozenset({stop})
+            propose_the_truth(engine, answer)
+            list(engine.run(request))
+        assert request.tokens == expected
+        assert request.finish_reason == "stop"
+        assert sum(made.num_emitted for made in request.rounds) == len(expected) - 1
+
+
+def propose_the_truth(engine: Engine, answer: list[int]) -> None:
+    real = engine._propose
+
+    def propose(turn):
+        proposal = real(turn)
+        coming = answer[len(turn.requests[0].tokens) :][: proposal.token_BK.shape[1]]
+        proposal.token_BK[0, : len(coming)] = torch.tensor(coming)
+        return proposal
+
+    engine._propose = propose
