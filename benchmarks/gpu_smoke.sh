@@ -34,7 +34,7 @@ if [ -z "$target" ]; then
     target=$out/target
     if ! eyas model pull smollm2-135m --out "$target"; then
         echo "SmolLM2 cannot be had here; a tiny Llama takes its place" >&2
-        eyas model pull tiny-llama --out "$target"
+        eyas model make tiny-llama --trained --out "$target"
         taps=embed,layer:0,layer:2
     fi
 fi

@@ -42,12 +42,13 @@ def shell_commands(path: Path) -> list[str]:
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
         text = "\n".join(re.findall(r"^```(?:sh|bash|console)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL))
-    lines = re.sub(r"\\\n\s*", " ", text).splitlines()
+    lines = re.sub(r"\s*\\\n\s*", " ", text).splitlines()
     return [found[1] for line in lines if (found := re.match(r"\s*(?:\$ )?(?:\S*/)?(eyas .+)", line))]
 
 
 def parse(line: str) -> None:
-    """Raise what the command line itself would raise, without running anything."""
+    """Raise what the command line itself would raise, without running anything. A shell variable stands for a 1."""
+    line = re.sub(r"\$\{?\w+\}?", "1", line)
     words = shlex.split(re.split(r"\s(?:\||>|2>|&&|;)", line)[0], comments=True)
     path = words.pop(0)
     while words and f"{path} {words[0]}" in COMMANDS:
