@@ -54,6 +54,8 @@ def parse(line: str) -> None:
     while words and f"{path} {words[0]}" in COMMANDS:
         path = f"{path} {words.pop(0)}"
     command, context = COMMANDS[path]
+    if hasattr(command, "resolve_command") and words and not words[0].startswith("-"):
+        command.resolve_command(context, words)
     command.make_context(context.info_name, words, parent=context.parent)
 
 
