@@ -14,6 +14,7 @@ from eyas.draft.checkpoint import draft_wiring_fields, load_draft, save_draft
 from eyas.draft.config import DraftConfig
 from eyas.draft.model import Eagle3Draft
 from eyas.draft.unroll import unroll
+from eyas.draft.warmstart import warm_start
 from eyas.errors import UserError
 from eyas.taps import parse_taps
 from eyas.targets.loading import load_target
@@ -172,3 +173,23 @@ def test_truncated_weights_and_foreign_config_are_refused(saved) -> None:
     (folder / "config.json").write_text(json.dumps({**config, "target_hidden_size": 4096}))
     with pytest.raises(UserError, match="made for another target"):
         load_draft(folder, target, torch.float32)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_warm_start_acts_like_the_last_layer(tiny_targets, fast: bool) -> None:
+    """Fed the last layer's input, and with an embedding half of zero, the draft says what the target says."""
+    target = load_target(str(tiny_targets("llama", trained=True)), device=CPU, dtype=torch.bfloat16 if fast else torch.float32, fast=fast)
+    draft = Eagle3Draft(DraftConfig.from_target(target.config, num_taps=2, draft_vocab_size=target.vocab_size))
+    draft.set_vocab_map(torch.zeros(target.vocab_size, dtype=torch.long), torch.ones(target.vocab_size, dtype=torch.bool))
+    draft.use_embedding(target.embed)
+    assert warm_start(draft, target) == []
+    torch.nn.init.zeros_(draft.fc.weight)
+    draft.fc.weight.data[:, -target.hidden_size :] = torch.eye(target.hidden_size)
+    draft.to(target.dtype)
+    ids = torch.randint(4, 500, (1, 24))
+    with torch.no_grad():
+        output = target.model(ids, output_hidden_states=True)
+        states = torch.cat([output.hidden_states[0], output.hidden_states[target.num_layers - 1]], dim=-1)
+        logits = draft.logits(unroll(draft, ids, states, 1)[0])
+    agreed = (logits.argmax(-1) == output.logits.argmax(-1)).float().mean()
+    assert agreed > 0.9

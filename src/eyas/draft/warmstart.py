@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from eyas.draft.model import Eagle3Draft
+from eyas.targets.cpu_linear import weight_of
 from eyas.targets.target import Target
 
 
@@ -42,7 +43,7 @@ def _find(root: nn.Module, path: str) -> nn.Module | None:
 
 
 def _copy(mine: nn.Module, source: nn.Module | None, name: str, left: list[str]) -> None:
-    _copy_rows(mine.get_parameter("weight"), getattr(source, "weight", None), name, left)
+    _copy_rows(mine.get_parameter("weight"), weight_of(source), name, left)
 
 
 def _copy_rows(mine: torch.Tensor, weight: torch.Tensor | None, name: str, left: list[str]) -> None:
@@ -54,7 +55,7 @@ def _copy_rows(mine: torch.Tensor, weight: torch.Tensor | None, name: str, left:
 
 def _copy_half(mine: nn.Linear, source: nn.Module | None, name: str, left: list[str]) -> None:
     """The source reads H columns, the draft 2H: [embed | hidden]."""
-    weight = getattr(source, "weight", None)
+    weight = weight_of(source)
     half = mine.in_features // 2
     if weight is None or weight.shape != (mine.out_features, half):
         left.append(name)

@@ -183,8 +183,7 @@ class _Quickstart:
         minutes = self.ledger.once("training_minutes", self._minutes_left)
         length = {"steps": self.recipe.training_steps} if self.recipe.training_steps is not None else {"minutes": minutes}
         settings = TrainSettings(**length, dtype=dtype_name(self.dtype), seed=self.recipe.seed)
-        plain = load_target(str(self.target_folder), device=self.device, dtype=self.dtype, fast=False)  # the draft starts from its weights
-        report = Trainer(plain, Dump.open(self.dump), settings, self.draft).run()
+        report = Trainer(self.target, Dump.open(self.dump), settings, self.draft).run()
         console.print(f"     {report.steps} steps, {report.tokens_passed:,} answer tokens passed", highlight=False)
         return dataclasses.asdict(report)
 

@@ -25,6 +25,13 @@ class PackedLinear(nn.Module):
         return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
 
 
+def weight_of(module: nn.Module | None) -> torch.Tensor | None:
+    """The weight of a module, packed or not; None if it has none."""
+    if isinstance(module, PackedLinear):
+        return module.packed.to_dense()
+    return getattr(module, "weight", None)
+
+
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
     return (
         device.type == "cpu"

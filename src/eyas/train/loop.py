@@ -57,6 +57,8 @@ class Trainer:
         self.vocab_map = _vocab_map(target, dump, settings.draft_vocab_size)
         self.draft = _new_draft(target, dump, settings, self.vocab_map)
         self.left_random = warm_start(self.draft, target)
+        if self.left_random:
+            console.print(f"not taken from the target, so started at random: {', '.join(self.left_random)}", highlight=False)
         self.draft.to(target.device).train()
         self.optimizer = torch.optim.AdamW(
             self.draft.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
