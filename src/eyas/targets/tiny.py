@@ -6,8 +6,8 @@ acceptance figures on it mean something. Both are ordinary folders that `load_ta
 
 from __future__ import annotations
 
-import functools
 import copy
+import functools
 import random
 from dataclasses import dataclass
 from pathlib import Path
