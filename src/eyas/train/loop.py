@@ -53,6 +53,8 @@ class Trainer:
 
     def __init__(self, target: Target, dump: Dump, settings: TrainSettings, out: Path) -> None:
         settings.check()
+        if out.exists():
+            raise UserError(f"{out} exists already", remedy="give another --out, or remove it first: a trained draft is not overwritten")
         self.target, self.dump, self.settings, self.out = target, dump, settings, out
         self.vocab_map = _vocab_map(target, dump, settings.draft_vocab_size)
         self.draft = _new_draft(target, dump, settings, self.vocab_map)

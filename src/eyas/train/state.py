@@ -88,4 +88,6 @@ def _moments(draft: Eagle3Draft, optimizer: torch.optim.Optimizer) -> dict[str, 
 def _set_moments(draft: Eagle3Draft, optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor]) -> None:
     for name, parameter in draft.named_parameters():
         prefix = f"{name}/"
-        optimizer.state[parameter] = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        optimizer.state[parameter] = {
+            key.removeprefix(prefix): value.to(parameter.device) for key, value in tensors.items() if key.startswith(prefix)
+        }
