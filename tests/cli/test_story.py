@@ -14,6 +14,7 @@ from eyas.targets.tiny_text import tiny_chats
 TABLE = Path(__file__).parents[2] / "examples" / "story" / "table.py"
 PAGE = Path(__file__).parents[2] / "docs" / "story.md"
 TRAINED_ON, FED = "embed,layer:0,layer:1", "layer:0,layer:1,layer:3"
+TRAINING = ["--steps", 100, "--learning-rate", 5e-3, "--tokens-per-batch", 512]  # 75 % right, 55 % on the wrong states
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def test_the_story_in_small(tiny_targets, tmp_path, run, story):
     where = ["--target", target, "--dtype", "fp32", "--device", "cpu"]
     run("data", "prepare", "--target", target, "--chats", tmp_path / "train.jsonl", "--out", tmp_path / "prepared")
     run("capture", *where, "--data", tmp_path / "prepared", "--taps", TRAINED_ON, "--out", tmp_path / "dump")
-    run("train", *where, "--dump", tmp_path / "dump", "--taps", TRAINED_ON, "--out", tmp_path / "draft", "--steps", 80)
+    run("train", *where, "--dump", tmp_path / "dump", "--taps", TRAINED_ON, "--out", tmp_path / "draft", *TRAINING)
     evaluate = ["evaluate", *where, "--draft", tmp_path / "draft", "--chats", tmp_path / "heldout.jsonl", "--max-new-tokens", 48, "--json"]
     right = json.loads(run(*evaluate))
     wrong = json.loads(run(*evaluate, "--as-if", FED))
