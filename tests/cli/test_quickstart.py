@@ -26,7 +26,8 @@ RECIPE = Recipe(
     answer_tokens=40,
     evaluated_tokens=32,
     lossless_prompts=2,
-    training_steps=40,
+    learning_rate=4e-3,
+    training_steps=60,
 )
 KEYS = {
     "first_token_accuracy",
@@ -90,7 +91,9 @@ def test_killed_in_the_middle_and_gone_on_with(tiny, tmp_path, monkeypatch):
     assert summary["lossless"] is True
     assert summary["agreement"]["unexplained"] == []
     assert summary["acceptance_length_measured"] == pytest.approx(summary["acceptance_length_predicted"], rel=0.05)
-    assert summary["accuracy_as_if_wrong_taps"] < summary["first_token_accuracy"]
+    assert summary["as_if_wrong_taps"]["taps"] == "layer:1,layer:2,layer:3"
+    assert summary["accuracy_as_if_wrong_taps"] != summary["first_token_accuracy"], "the other states were really fed"
+    assert summary["first_token_accuracy"] > 0.3
     assert summary["shipped"] is None
     assert "not here" in summary["shipped_reason"]
 

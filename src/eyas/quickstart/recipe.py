@@ -39,6 +39,7 @@ class Recipe:
     evaluated_tokens: int = 128
     num_draft_tokens: int = 3
     lossless_prompts: int = 3
+    learning_rate: float = 4e-4
     training_steps: int | None = None
     seed: int = 0
 
