@@ -180,6 +180,7 @@ class _Quickstart:
         return capture_to_dump(self.target, read_corpus(self.prepared, str(self.target_folder)), settings, self.dump).to_json()
 
     def _train(self) -> dict[str, Any]:
+        shutil.rmtree(self.draft, ignore_errors=True)  # one that was finished, but not yet written down
         minutes = self.ledger.once("training_minutes", self._minutes_left)
         length = {"steps": self.recipe.training_steps} if self.recipe.training_steps is not None else {"minutes": minutes}
         settings = TrainSettings(**length, learning_rate=self.recipe.learning_rate, dtype=dtype_name(self.dtype), seed=self.recipe.seed)
