@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from eyas.capture.plan import Corpus, Text
+from eyas.data.prepare import PrepareSettings, prepare
 from eyas.data.prepared import Prepared, read_prepared
 from eyas.data.render import Tokens
 from eyas.errors import UserError
+from eyas.progress import console
 
 
-def read_corpus(data: Path) -> Corpus:
-    """Raises UserError for a path that holds nothing prepared."""
-    if not data.is_dir():
-        raise UserError(f"prepared chats not found: {data}", remedy="make them: eyas data prepare")
-    return corpus_of(read_prepared(data))
+def read_corpus(data: Path, target: str, trust_remote_code: bool = False) -> Corpus:
+    """`data` is a prepared folder, or a JSONL file of chats, which is then prepared with the defaults.
+
+    Raises UserError for a path that is neither, or chats that cannot be prepared.
+    """
+    if data.is_dir():
+        return corpus_of(read_prepared(data))
+    if not data.is_file():
+        raise UserError(f"--data does not exist: {data}", allowed="a folder of eyas data prepare, or a JSONL file of chats")
+    with tempfile.TemporaryDirectory() as folder:
+        info = prepare(target, [data], Path(folder) / "prepared", PrepareSettings(), trust_remote_code=trust_remote_code)
+        console.print(
+            f"prepared {data.name}: {info['chats_read']} chats read, skipped: {info['skipped_by_reason'] or 'none'}", markup=False
+        )
+        return corpus_of(read_prepared(Path(folder) / "prepared"))
 
 
 def corpus_of(prepared: Prepared) -> Corpus:
@@ -23,9 +36,9 @@ def corpus_of(prepared: Prepared) -> Corpus:
     return Corpus(
         texts=tuple(_texts(prepared.train)) + tuple(_texts(prepared.validation)),
         num_training=len(prepared.train),
-        corpus_hash=prepared.corpus_hash,
-        chat_template_hash=prepared.chat_template_hash,
-        tokenizer_hash=prepared.tokenizer_hash,
+        corpus_hash=prepared.info["corpus_hash"],
+        chat_template_hash=prepared.info["chat_template_hash"],
+        tokenizer_hash=prepared.info["tokenizer_hash"],
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from eyas.capture.taps import read_taps
 from eyas.taps import Tap
@@ -99,8 +99,8 @@ def logit_rows(target: Target, element_size: int) -> int:
 
 @contextlib.contextmanager
 def _backbone_answers(target: Target, final_BTH: torch.Tensor) -> Iterator[None]:
-    def answer(*args: Any, **kwargs: Any) -> BaseModelOutputWithPast:
-        return BaseModelOutputWithPast(last_hidden_state=final_BTH)
+    def answer(*args: Any, **kwargs: Any) -> MoeModelOutputWithPast:
+        return MoeModelOutputWithPast(last_hidden_state=final_BTH)  # of all kinds of answers, the one with most fields
 
     backbone = target.backbone
     shadowed = vars(backbone).get("forward")  # accelerate's hooks put one there

@@ -80,10 +80,10 @@ def rounded(target: Target, change: Rounding) -> Iterator[None]:
 
 
 def visible_rounding(target: Target) -> str:
-    """The coarsest rounding that the weights show: int4 (fewer than 8 bits), int8, bfloat16, float16 or float32."""
-    declared = _declared_bits(target)
+    """The coarsest rounding that the weights show or declare: int4 (fewer than 8 bits), fp8, int8, bfloat16, float16 or float32."""
+    declared = _declared(target)
     if declared is not None:
-        return "int8" if declared >= 8 else "int4"
+        return declared
     shown = [_shown(weight) for weight in _some_matrices(target)]
     order = ("int4", "int8", "bfloat16", "float16", "float32")
     shown.sort(key=order.index)
@@ -116,15 +116,15 @@ def _some_matrices(target: Target) -> list[torch.Tensor]:
     return found
 
 
-def _declared_bits(target: Target) -> int | None:
+def _declared(target: Target) -> str | None:
     """What a checkpoint that is quantised in memory says of itself."""
     declared = getattr(target.model.config, "quantization_config", None)
     if declared is None:
         return None
     values = declared if isinstance(declared, dict) else vars(declared)
-    if values.get("load_in_8bit") or "fp8" in str(values.get("quant_method")):
-        return 8
-    return int(values.get("bits") or 4)
+    if "fp8" in str(values.get("quant_method")):
+        return "fp8"
+    return "int8" if values.get("load_in_8bit") or int(values.get("bits") or 4) >= 8 else "int4"
 
 
 def _swap(module: nn.Module, change: Rounding) -> list[Callable[[], None]]:

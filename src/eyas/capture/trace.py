@@ -32,7 +32,7 @@ __all__ = ["IdentityReport", "Location", "Trace", "check_identity", "compare_tra
 _NUM_POSITIONS = 160
 _LARGEST_FP32_LAYER = 8 << 30  # bytes; beyond it the sketching forward runs in the dtype of the weights
 # How much further than measured a copy may lie: quantisers differ in grouping and rounding, a cast does not.
-_FACTORS = {"float32": 1.5, "float16": 1.5, "bfloat16": 1.5, "int8": 3.0, "int4": 3.0}
+_FACTORS = {"float32": 1.5, "float16": 1.5, "bfloat16": 1.5, "int8": 3.0, "fp8": 3.0, "int4": 3.0}
 _FLOOR = {"float32": 1e-4, "float16": 4e-3, "bfloat16": 3e-2}  # of the kernels, by compute dtype
 
 _TEXT = (
@@ -162,14 +162,9 @@ def _judge(trace: Trace, distance_S: torch.Tensor, weights: str, agreement: floa
 
 
 def _explained_by(weights: str) -> tuple[str, ...]:
-    """Which measured roundings weights of this look may have undergone."""
-    return {
-        "float32": (),
-        "float16": ("float16",),
-        "bfloat16": ("bfloat16",),
-        "int8": ("bfloat16", "int8", "fp8"),
-        "int4": ("bfloat16", "int8", "fp8", "int4"),
-    }[weights]
+    """Which measured roundings weights of this look may have undergone: a quantised copy may have been cast as well."""
+    casts = {"float32": (), "float16": ("float16",), "bfloat16": ("bfloat16",)}
+    return casts.get(weights, ("bfloat16", weights))
 
 
 def _coarser(trace: Trace) -> str:

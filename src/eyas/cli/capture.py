@@ -54,5 +54,5 @@ def command(
     )
     where, number_type = resolve_device(device), resolve_dtype(dtype)
     loaded = load_target(target, device=where, dtype=number_type, trust_remote_code=trust_remote_code)
-    report = capture_to_dump(loaded, read_corpus(data), settings, out)
+    report = capture_to_dump(loaded, read_corpus(data, target, trust_remote_code), settings, out)
     emit(report.to_json(), as_json)
