@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The loop on one GPU in under four minutes: answer, capture, train, evaluate, decode. DEVICE=cpu tries the script itself.
 #
-#   TARGET   a folder or hub id (default: SmolLM2 if it can be pulled, else a tiny trained Llama)
+#   TARGET   a folder or hub id (default: SmolLM2 if it can be pulled, else a tiny trained Llama); TAPS fits it
 #   STEPS    training steps (default 300); OUT the folder for everything (default: a temporary one, removed at the end)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -29,7 +29,7 @@ timed() {
 }
 
 target=${TARGET:-}
-taps=embed,layer:2,layer:14
+taps=${TAPS:-embed,layer:2,layer:14}
 if [ -z "$target" ]; then
     target=$out/target
     if ! eyas model pull smollm2-135m --out "$target"; then
