@@ -1,7 +1,11 @@
-"""One progress bar for every long job: done, rate, time left, and a few live figures. It writes to stderr."""
+"""One progress bar for every long job: done, rate, time left, and a few live figures. It writes to stderr.
+
+Where stderr is no terminal (a log file, a CI run) a line with the same figures is printed every half minute instead.
+"""
 
 from __future__ import annotations
 
+import time
 from types import TracebackType
 
 from rich.console import Console
@@ -9,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as RichProgress
 
 console = Console(stderr=True)
+_LOG_EVERY = 30.0  # seconds
 
 
 class Progress:
@@ -17,7 +22,7 @@ class Progress:
     def __init__(self, title: str, total: int, unit: str) -> None:
         self._bar = RichProgress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=12),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
             TimeElapsedColumn(),
@@ -25,16 +30,19 @@ class Progress:
             TimeRemainingColumn(elapsed_when_finished=False),
             TextColumn("{task.fields[note]}"),
             console=console,
-            transient=False,
+            disable=not console.is_terminal,
         )
-        self._unit = unit
+        self._title, self._unit = title, unit
         self._task = self._bar.add_task(title, total=total, rate="", note="")
+        self._logged = time.monotonic()
 
     def advance(self, count: int, note: str = "") -> None:
         """`note` is shown at the end of the bar: the loss, the acceptance, a rate of another unit."""
         task = self._bar.tasks[0]
         rate = f"{task.speed:,.1f} {self._unit}/s" if task.speed else ""
-        self._bar.update(self._task, advance=count, rate=rate, note=note or task.fields["note"])
+        self._bar.update(self._task, advance=count, rate=rate, **({"note": note} if note else {}))
+        if not console.is_terminal and time.monotonic() - self._logged > _LOG_EVERY:
+            self._log()
 
     def __enter__(self) -> Progress:
         self._bar.start()
@@ -42,3 +50,13 @@ class Progress:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._bar.stop()
+        if not console.is_terminal:
+            self._log()
+
+    def _log(self) -> None:
+        self._logged = time.monotonic()
+        task = self._bar.tasks[0]
+        left = f", {task.time_remaining:,.0f} s left" if task.time_remaining else ""
+        note = f"; {task.fields['note']}" if task.fields["note"] else ""
+        figures = f"{task.completed:,.0f} of {task.total:,.0f} {self._unit}, {task.fields['rate'] or 'rate unknown'}{left}{note}"
+        console.print(f"{self._title}: {figures}", markup=False, highlight=False, soft_wrap=True)

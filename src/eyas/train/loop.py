@@ -217,9 +217,8 @@ def _decayed(window: StepCounts, counts: StepCounts, keep: float = 0.95) -> Step
 
 
 def _live(window: StepCounts, rate: float) -> str:
-    steps = " ".join(f"{100 * value:.0f}" for value in window.conditional_accuracy)
-    length = window.simulated_acceptance_length
-    return f"loss {window.mean_loss:.3f}  conditional accuracy {steps} %  simulated length {length:.2f}  {rate:,.0f} tok/s"
+    steps = "/".join(f"{100 * value:.0f}" for value in window.conditional_accuracy)
+    return f"loss {window.mean_loss:.2f}  {steps} % right  length {window.simulated_acceptance_length:.2f}  {rate:,.0f} tok/s"
 
 
 def _without_step(record: dict[str, Any]) -> dict[str, Any]:
