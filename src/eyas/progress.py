@@ -40,7 +40,7 @@ class Progress:
         """`note` is shown at the end of the bar: the loss, the acceptance, a rate of another unit."""
         task = self._bar.tasks[0]
         rate = f"{task.speed:,.1f} {self._unit}/s" if task.speed else ""
-        self._bar.update(self._task, advance=count, rate=rate, **({"note": note} if note else {}))
+        self._bar.update(self._task, advance=count, rate=rate, note=note or task.fields["note"])
         if not console.is_terminal and time.monotonic() - self._logged > _LOG_EVERY:
             self._log()
 

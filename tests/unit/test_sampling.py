@@ -36,6 +36,21 @@ def test_probabilities_are_those_of_transformers(temperature, top_p, top_k):
     torch.testing.assert_close(got_BTV.reshape(6, 50), expected_TV.softmax(-1))
 
 
+@pytest.mark.parametrize("scale", [0.1, 1.0, 8.0])  # flat: the cut lies far down; peaked: near the top
+@pytest.mark.parametrize(("top_p", "top_k"), [(0.9, 0), (0.5, 2000), (1.0, 1024), (1.0, 3000), (0.95, 40), (1.0, 1)])
+def test_a_large_vocabulary_is_cut_as_by_transformers(scale, top_p, top_k):
+    logits_TV = torch.randn(3, 4000, generator=torch.Generator().manual_seed(4)) * scale
+    logits_TV[0, 500:2500] = logits_TV[0].topk(900).values[-1]  # ties across the limit of the candidates
+    expected_TV = TopKLogitsWarper(top_k)(None, logits_TV) if top_k else logits_TV
+    if top_p < 1.0:
+        expected_TV = TopPLogitsWarper(top_p)(None, expected_TV)
+    expected_TV = expected_TV.softmax(-1)
+    got_TV = probabilities(logits_TV[None], batch_of(SamplingParams(1, 1.0, top_p, top_k)), "target")[0]
+    # Which of the tied tokens, and of those on either side of a rounding, are cut is free; how much is kept is not.
+    torch.testing.assert_close(got_TV.sort().values, expected_TV.sort().values, rtol=2e-3, atol=1e-6)
+    assert (((got_TV > 0).sum(-1) - (expected_TV > 0).sum(-1)).abs() <= 2).all()
+
+
 def test_rows_of_one_batch_may_differ():
     logits_BTV = torch.randn(4, 2, 20, generator=torch.Generator().manual_seed(2))
     params = [SamplingParams(1), SamplingParams(1, 0.7, 0.5), SamplingParams(1, 1.3, 1.0, 3), SamplingParams(1, 1.0)]

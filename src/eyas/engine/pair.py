@@ -11,6 +11,7 @@ from eyas.capture.trace import Trace, check_identity
 from eyas.draft.checkpoint import load_draft, read_wiring
 from eyas.draft.model import Eagle3Draft
 from eyas.taps import Tap
+from eyas.targets.cpu_linear import can_pack, pack_linears
 from eyas.targets.describe import target_wiring
 from eyas.targets.loading import load_target
 from eyas.targets.target import Target
@@ -44,6 +45,8 @@ def load_pair(target: str, draft: Path | None, device: torch.device, dtype: torc
     warnings = [item.text("the draft", "the target") for item in differences if item.field_class == "recorded"]
     loaded = load_target(target, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
     made = load_draft(draft, loaded, dtype)
+    if can_pack(device, dtype):
+        pack_linears(made.draft)
     if made.trace_file is not None:
         check_identity(loaded, Trace.load(made.trace_file), f"the draft {made.name}")
     else:

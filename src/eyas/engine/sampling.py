@@ -16,6 +16,8 @@ import torch
 from eyas.engine.request import SamplingParams
 from eyas.errors import UserError
 
+_NUM_CANDIDATES = 1024
+
 
 @dataclass(frozen=True)
 class SamplingBatch:
@@ -86,19 +88,37 @@ def draw(probs_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
 def _cut_tail(logits_BTV: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
     """Put -inf outside the top-k tokens, then outside the smallest set that holds top-p of what is left.
 
-    Tokens that tie with the k-th stay, as in transformers; the most likely token always stays.
+    Tokens that tie with the k-th stay, as in transformers; the most likely token always stays. Sorting a whole
+    vocabulary takes longer than a draft step, so the largest few are tried first, and taken if the cut lies among them.
     """
-    sorted_BTV, order_BTV = logits_BTV.sort(dim=-1, descending=True, stable=True)
     size = logits_BTV.shape[-1]
-    last_B = torch.where(batch.top_k_B > 0, batch.top_k_B.clamp(max=size), size) - 1
-    threshold_BT1 = sorted_BTV.gather(-1, last_B[:, None, None].expand(-1, logits_BTV.shape[1], 1))
-    sorted_BTV = sorted_BTV.masked_fill(sorted_BTV < threshold_BT1, float("-inf"))
-    probs_BTV = sorted_BTV.softmax(-1)
-    before_BTV = probs_BTV.cumsum(-1) - probs_BTV
-    outside_BTV = (before_BTV >= batch.top_p_B[:, None, None]) & (batch.top_p_B < 1.0)[:, None, None]
-    outside_BTV[..., 0] = False
-    sorted_BTV = sorted_BTV.masked_fill(outside_BTV, float("-inf"))
-    return torch.empty_like(logits_BTV).scatter_(-1, order_BTV, sorted_BTV)
+    if size > _NUM_CANDIDATES:
+        cut_BTV = _cut_sorted(logits_BTV, *logits_BTV.topk(_NUM_CANDIDATES, dim=-1), batch)
+        if cut_BTV is not None:
+            return cut_BTV
+    cut_BTV = _cut_sorted(logits_BTV, *logits_BTV.sort(dim=-1, descending=True, stable=True), batch)
+    assert cut_BTV is not None, "nothing lies beyond a whole vocabulary"
+    return cut_BTV
+
+
+def _cut_sorted(logits_BTV: torch.Tensor, sorted_BTC: torch.Tensor, id_BTC: torch.Tensor, batch: SamplingBatch) -> torch.Tensor | None:
+    """`_cut_tail` by the C largest logits and their ids; None if a row's cut, or a tie with its k-th, may lie beyond them."""
+    num_candidates = sorted_BTC.shape[-1]
+    has_k_B11, has_p_B11 = (batch.top_k_B > 0)[:, None, None], (batch.top_p_B < 1.0)[:, None, None]
+    last_B11 = (torch.where(batch.top_k_B > 0, batch.top_k_B, num_candidates).clamp(max=num_candidates) - 1)[:, None, None]
+    threshold_BT1 = sorted_BTC.gather(-1, last_B11.expand(-1, sorted_BTC.shape[1], 1))
+    outside_BTC = has_k_B11 & (sorted_BTC < threshold_BT1)
+    kept_BTC = sorted_BTC.masked_fill(outside_BTC, float("-inf"))
+    total_BT1 = torch.where(has_k_B11, kept_BTC.logsumexp(-1, keepdim=True), logits_BTV.logsumexp(-1, keepdim=True))
+    probs_BTC = (kept_BTC - total_BT1).exp()
+    outside_BTC |= has_p_B11 & (probs_BTC.cumsum(-1) - probs_BTC >= batch.top_p_B[:, None, None])
+    outside_BTC[..., 0] = False
+    if num_candidates < logits_BTV.shape[-1]:
+        cut_by_k_BT = sorted_BTC[..., -1] < threshold_BT1[..., 0]
+        is_whole_BT = torch.where(has_k_B11[..., 0], cut_by_k_BT, outside_BTC[..., -1])
+        if not bool((is_whole_BT | (batch.temperature_B == 0.0)[:, None]).all()):
+            return None
+    return torch.full_like(logits_BTV, float("-inf")).scatter_(-1, id_BTC, sorted_BTC.masked_fill(outside_BTC, float("-inf")))
 
 
 def _require_finite(best_BT: torch.Tensor, owner: str, valid_BT: torch.Tensor | None) -> None:
