@@ -304,5 +304,3 @@ def test_parts_that_do_not_fit_are_refused(target, draft):
         Engine(target, max_batch=0)
     with pytest.raises(UserError, match="beyond the last layer"):
         Engine(target, draft, (*TAPS[:2], parse_taps("layer:9")[0]))
-
-
