@@ -69,7 +69,10 @@ def command(
     if taps is not None:
         require_match(opened.wiring, "the dump", Wiring(taps=parse_taps(taps)), "--taps")
     for difference in warnings:
-        console.print(f"warning: {difference.text('the dump', 'the target')}", markup=False)
+        if difference.field_class == "recorded":  # what is compared in numbers is the trace's business, below
+            console.print(f"warning: {difference.text('the dump', 'the target')}", markup=False, highlight=False)
+    if opened.wrong_teacher:
+        console.print(f"warning: the teacher of {dump}, {opened.wiring.teacher}, does not give the target's own tokens", highlight=False)
     loaded = load_target(target, device=resolve_device(device), dtype=resolve_dtype(dtype), trust_remote_code=trust_remote_code)
     if opened.trace_file is not None:
         check_identity(loaded, Trace.load(opened.trace_file), "the dump")
