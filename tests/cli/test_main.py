@@ -124,7 +124,8 @@ def test_a_reader_that_goes_away_is_no_bug():
 
 def test_a_real_interrupt_leaves_with_130():
     process = in_a_process("""
-        import time
+        import signal, time
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's children ignore it otherwise
         print("ready", flush=True)
         time.sleep(60)
     """)
