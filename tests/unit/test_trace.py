@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from eyas.capture.forward import capture_batch
-from eyas.capture.rounding import rounded, to_int4, to_int8, visible_rounding
+from eyas.capture.rounding import Look, look_at, rounded, to_int4, to_int8
 from eyas.capture.trace import Trace, check_identity, compare_target, compare_traces, record_trace
 from eyas.errors import UserError, WiringError
 from eyas.taps import Tap
@@ -122,6 +122,19 @@ def test_one_changed_layer_is_named(folder, trace: Trace):
     assert report.worst in {"boundary:3", "mid:3", "boundary:4", "final"}
 
 
+def test_a_quantised_target_of_which_some_matrices_were_trained_is_refused(folder):
+    """Most weights still look quantised, but they looked so before: that explains nothing."""
+    trace = record_trace(changed(folder, to_int4))
+    assert check_identity(changed(folder, to_int4), trace, "the dump").same
+    target = changed(folder, to_int4)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for layer in target.layers:
+            layer.self_attn.q_proj.weight += 1e-3 * torch.randn(layer.self_attn.q_proj.weight.shape, generator=generator)
+    with pytest.raises(WiringError):
+        check_identity(target, trace, "the dump")
+
+
 def test_another_model_of_the_same_shape_is_refused(tiny_targets, folder, trace: Trace):
     other = load(tiny_targets(folder.name.split("-")[0]))
     with pytest.raises(WiringError, match="use the target that it was made on"):
@@ -182,8 +195,8 @@ def test_weights_are_put_back_to_the_bit(folder, dtype: torch.dtype):
     ],
 )
 def test_what_rounding_weights_show(folder, change, shown: str):
-    assert visible_rounding(changed(folder, change)) == shown
+    assert look_at(changed(folder, change)) == Look(shown, shown)
 
 
 def test_packed_weights_show_their_rounding_too(folder):
-    assert visible_rounding(load(folder, torch.bfloat16)) == "bfloat16"
+    assert look_at(load(folder, torch.bfloat16)) == Look("bfloat16", "bfloat16")

@@ -13,7 +13,7 @@ import hashlib
 import json
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
+from eyas.capture.rounding import Look
 from eyas.errors import UserError
 from eyas.files import atomic_path
 from eyas.taps import Tap
@@ -41,7 +42,7 @@ class Trace:
     top1: [P], the token that the target prefers after each position.
     noise: how far each state [S] moves when the weights are rounded, by the name of the rounding.
     dtype: of the weights that were sketched. compute_dtype: in which the sketching forward ran.
-    weights: the coarsest rounding that those weights visibly carry.
+    look: the rounding that those weights visibly carry.
     """
 
     token_ids: torch.Tensor
@@ -51,7 +52,7 @@ class Trace:
     state_names: tuple[str, ...]
     dtype: str
     compute_dtype: str
-    weights: str
+    look: Look
     num_layers: int
     hidden_size: int
     vocab_size: int
@@ -81,9 +82,9 @@ class Trace:
         if not isinstance(header, dict) or header.get("format") != FORMAT:
             raise UserError(f"not a trace of a known format: {path}", allowed=f"format {FORMAT}")
         noise = {name.removeprefix("noise."): tensor for name, tensor in tensors.items() if name.startswith("noise.")}
-        names = tuple(header.pop("state_names"))
+        names, look = tuple(header.pop("state_names")), Look(**header.pop("look"))
         del header["format"]
-        return Trace(tensors["token_ids"].long(), tensors["sketches"], tensors["top1"].long(), noise, names, **header)
+        return Trace(tensors["token_ids"].long(), tensors["sketches"], tensors["top1"].long(), noise, names, look=look, **header)
 
     def distances(self, sketches_SPK: torch.Tensor) -> torch.Tensor:
         """Distance [S] of another target's sketches, state by state."""
@@ -101,7 +102,7 @@ class Trace:
             "state_names": list(self.state_names),
             "dtype": self.dtype,
             "compute_dtype": self.compute_dtype,
-            "weights": self.weights,
+            "look": asdict(self.look),
             "num_layers": self.num_layers,
             "hidden_size": self.hidden_size,
             "vocab_size": self.vocab_size,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,7 +24,7 @@ GROUP = 32
 # Distinct values among 32 neighbours. Real weights in bf16 have about 31; 8 bits a row or a group leave 28 to 29.8; what has
 # fewer bits leaves less than 26. Quantised weights keep these counts when they are stored in any float dtype.
 _FOUR_BIT, _EIGHT_BIT = 26.0, 30.4
-_SAMPLED_VALUES = 1 << 17
+_SAMPLED_VALUES = 1 << 14  # of a matrix
 
 
 def to_int8(weight: torch.Tensor) -> torch.Tensor:
@@ -79,15 +80,29 @@ def rounded(target: Target, change: Rounding) -> Iterator[None]:
         leave(target.norm)
 
 
-def visible_rounding(target: Target) -> str:
-    """The coarsest rounding that the weights show or declare: int4 (fewer than 8 bits), fp8, int8, bfloat16, float16 or float32."""
+@dataclass(frozen=True)
+class Look:
+    """What rounding weight matrices show: the coarsest of at least a quarter of them, and the finest of any."""
+
+    coarsest: str
+    finest: str
+
+    def may_add_to(self, recorded: Look) -> str:
+        """The rounding by which these weights may differ from `recorded` ones.
+
+        If those looked just as coarse, a few finer matrices among these were not rounded but changed: then it is the finest.
+        """
+        return self.finest if self.coarsest == recorded.coarsest else self.coarsest
+
+
+def look_at(target: Target) -> Look:
+    """int4 (fewer than 8 bits), fp8, int8, bfloat16, float16 or float32, as shown by, or declared for, the layers' matrices."""
     declared = _declared(target)
     if declared is not None:
-        return declared
-    shown = [_shown(weight) for weight in _some_matrices(target)]
+        return Look(declared, declared)
     order = ("int4", "int8", "bfloat16", "float16", "float32")
-    shown.sort(key=order.index)
-    return shown[len(shown) // 4]  # mixed files round some matrices less: a quarter is enough to call the target rounded
+    shown = sorted((_shown(weight) for weight in _samples(target)), key=order.index)
+    return Look(shown[len(shown) // 4], shown[-1])  # quantisers spare some matrices
 
 
 def _shown(weight_RC: torch.Tensor) -> str:
@@ -105,15 +120,16 @@ def _shown(weight_RC: torch.Tensor) -> str:
     return "float32"
 
 
-def _some_matrices(target: Target) -> list[torch.Tensor]:
-    """Parts of the matrices of the first, middle and last layer."""
-    layers = [target.layers[index] for index in sorted({0, target.num_layers // 2, target.num_layers - 1})]
-    found = []
-    for layer in layers:
-        weights = [parameter for parameter in layer.parameters() if parameter.ndim >= 2 and parameter.is_floating_point()]
-        weights += [module.packed.to_dense() for module in layer.modules() if isinstance(module, PackedLinear)]
-        found += [weight.detach().flatten(0, -2)[: max(1, _SAMPLED_VALUES // weight.shape[-1])].cpu() for weight in weights]
-    return found
+def _samples(target: Target) -> Iterator[torch.Tensor]:
+    """Some rows of every matrix of every layer."""
+    for layer in target.layers:
+        for weight in [parameter.detach() for parameter in layer.parameters()] + _packed_weights(layer):
+            if weight.ndim >= 2 and weight.is_floating_point():
+                yield weight.flatten(0, -2)[: max(1, _SAMPLED_VALUES // weight.shape[-1])].cpu()
+
+
+def _packed_weights(layer: nn.Module) -> list[torch.Tensor]:
+    return [module.packed.to_dense() for module in layer.modules() if isinstance(module, PackedLinear)]
 
 
 def _declared(target: Target) -> str | None:

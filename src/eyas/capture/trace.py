@@ -20,7 +20,7 @@ from torch import nn
 
 from eyas.capture.fingerprint import MIN_POSITIONS, Location, Trace, distance, sketch, state_name
 from eyas.capture.forward import run_backbone
-from eyas.capture.rounding import ROUNDINGS, Rounding, rounded, visible_rounding
+from eyas.capture.rounding import ROUNDINGS, Rounding, look_at, rounded
 from eyas.capture.taps import first_input, read_taps
 from eyas.errors import UserError, WiringError
 from eyas.taps import Tap
@@ -33,7 +33,8 @@ _NUM_POSITIONS = 160
 _LARGEST_FP32_LAYER = 8 << 30  # bytes; beyond it the sketching forward runs in the dtype of the weights
 # How much further than measured a copy may lie: quantisers differ in grouping and rounding, a cast does not.
 _FACTORS = {"float32": 1.5, "float16": 1.5, "bfloat16": 1.5, "int8": 3.0, "fp8": 3.0, "int4": 3.0}
-_FLOOR = {"float32": 1e-4, "float16": 4e-3, "bfloat16": 3e-2}  # of the kernels, by compute dtype
+SAME_WEIGHTS = 1e-4  # beyond what kernels and summation order do in fp32
+_FLOOR = {"float32": SAME_WEIGHTS, "float16": 4e-3, "bfloat16": 3e-2}  # of the kernels, by compute dtype
 
 _TEXT = (
     "The harbour wakes before the town does. At half past four the ice machine starts to rattle, and a man named Osric unlocks "
@@ -88,7 +89,7 @@ def record_trace(target: Target, *, noise: bool = True) -> Trace:
         state_names=names,
         dtype=dtype_name(target.dtype),
         compute_dtype=dtype_name(compute),
-        weights=visible_rounding(target),
+        look=look_at(target),
         num_layers=target.num_layers,
         hidden_size=target.hidden_size,
         vocab_size=target.vocab_size,
@@ -136,7 +137,7 @@ def compare_target(target: Target, trace: Trace) -> IdentityReport:
     if names != trace.state_names:
         raise WiringError(f"{target.name} has other states than the trace", got=len(names), allowed=len(trace.state_names))
     agreement = float((_top1(target, ids) == trace.top1).float().mean())
-    return _judge(trace, trace.distances(sketches_SPK), visible_rounding(target), agreement)
+    return _judge(trace, trace.distances(sketches_SPK), look_at(target).may_add_to(trace.look), agreement)
 
 
 def compare_traces(left: Trace, right: Trace) -> IdentityReport | None:
@@ -145,7 +146,10 @@ def compare_traces(left: Trace, right: Trace) -> IdentityReport | None:
         return None
     agreement = float((left.top1 == right.top1).float().mean())
     # Either may be the rounded copy of the other: the kinder verdict is the right one.
-    found = [_judge(one, one.distances(other.sketches), _coarser(other), agreement) for one, other in ((left, right), (right, left))]
+    found = [
+        _judge(one, one.distances(other.sketches), other.look.may_add_to(one.look), agreement)
+        for one, other in ((left, right), (right, left))
+    ]
     return max(found, key=lambda report: report.allowed / max(report.distance, 1e-12))
 
 
@@ -165,11 +169,6 @@ def _explained_by(weights: str) -> tuple[str, ...]:
     """Which measured roundings weights of this look may have undergone: a quantised copy may have been cast as well."""
     casts = {"float32": (), "float16": ("float16",), "bfloat16": ("bfloat16",)}
     return casts.get(weights, ("bfloat16", weights))
-
-
-def _coarser(trace: Trace) -> str:
-    """A trace recorded on weights loaded in a narrower dtype than they show carries that dtype's rounding."""
-    return trace.dtype if trace.weights == "float32" else trace.weights
 
 
 def _sketches(target: Target, ids: list[int], change: Rounding) -> tuple[tuple[str, ...], torch.Tensor]:
