@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+from huggingface_hub.constants import HF_HUB_OFFLINE
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer, GenerationConfig
 
@@ -33,7 +36,13 @@ def resolve_device(name: str) -> torch.device:
             allowed="auto, cpu",
             remedy="install a CUDA build of torch, or use --device cpu",
         )
-    return torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UserError("unknown --device", got=name, allowed="auto, cpu, cuda, cuda:N") from error
+    if device.type == "cuda" and device.index is not None and device.index >= torch.cuda.device_count():
+        raise UserError("torch sees no such GPU", got=name, allowed=f"cuda:0 to cuda:{torch.cuda.device_count() - 1}")
+    return device
 
 
 def resolve_dtype(name: str) -> torch.dtype:
@@ -56,14 +65,49 @@ def load_config(target: str, trust_remote_code: bool = False) -> Any:
                 f"target folder does not exist: {target}", remedy="give a folder with config.json, or pull one: eyas model list"
             )
         read_json(folder / "config.json", "the target's config.json")
+    else:
+        _check_hub(target)
     try:
-        return AutoConfig.from_pretrained(target, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
+        config = AutoConfig.from_pretrained(target, trust_remote_code=trust_remote_code)
+    except Exception as error:  # each model's config class complains of odd values in its own way
         raise UserError(
             f"cannot read the target's config: {target}",
             got=_first_line(error),
             remedy="give a local folder or a hub id; see eyas model list",
         ) from error
+    _check_sizes(config, target)
+    return config
+
+
+def _check_hub(target: str) -> None:
+    """One question, not repeated: without a network the hub's own code asks for minutes. Raises UserError if nobody answers."""
+    try:
+        if HF_HUB_OFFLINE or isinstance(try_to_load_from_cache(target, "config.json"), str):
+            return
+        get_hf_file_metadata(hf_hub_url(target, "config.json"), timeout=10)
+    except (HfHubHTTPError, HFValidationError):  # it answered, or need not be asked: transformers says what is wrong
+        return
+    except Exception as error:
+        raise UserError(
+            f"there is no folder {target}, and the hub does not answer",
+            got=_first_line(error),
+            allowed="a folder with config.json, or a hub id and a network",
+            remedy="check the path; or pull a target that needs no hub: eyas model list",
+        ) from error
+
+
+def _check_sizes(config: Any, target: str) -> None:
+    """Whatever the family, these numbers are read before the model is made. Raises UserError if one is missing or impossible."""
+    text = config.get_text_config(decoder=True)
+    for name in ("num_hidden_layers", "hidden_size", "vocab_size", "num_attention_heads"):
+        value = getattr(text, name, None)
+        if not isinstance(value, int) or value < 1:
+            raise UserError(
+                f"the target's config.json is not that of a language model that can be used: {target}",
+                got=f"{name} = {value!r} in a config of type {config.model_type!r}",
+                allowed="a whole number of at least 1",
+                remedy="use a decoder-only model, and copy its config.json whole",
+            )
 
 
 def load_tokenizer(target: str, trust_remote_code: bool = False) -> Any:
@@ -93,8 +137,15 @@ def load_target(target: str, *, device: torch.device, dtype: torch.dtype, trust_
         _check_weight_files(Path(target))
     loader = AutoModelForImageTextToText if family.backbone.endswith("language_model") else AutoModelForCausalLM
     try:
-        model, info = loader.from_pretrained(target, dtype=dtype, trust_remote_code=trust_remote_code, output_loading_info=True)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        model, info = loader.from_pretrained(
+            target,
+            dtype=dtype,
+            trust_remote_code=trust_remote_code,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,  # they are named below
+            output_loading_info=True,
+        )
+    except Exception as error:  # made from a config and files that may say anything
         raise UserError(
             f"cannot load the target's weights: {target}",
             got=_first_line(error),
@@ -110,6 +161,7 @@ def load_target(target: str, *, device: torch.device, dtype: torch.dtype, trust_
         )
     model.requires_grad_(False)
     model.to(device).eval()
+    _check_finite(model, target)
     tokenizer = load_tokenizer(target, trust_remote_code)
     loaded = Target(
         name=_name_of(target),
@@ -146,16 +198,30 @@ def load_stop_ids(target: str, tokenizer: Any, trust_remote_code: bool = False) 
     """What `Target.stop_ids` will be, without loading the weights."""
     try:
         generation = GenerationConfig.from_pretrained(target)
-    except OSError:  # without a generation_config.json the model's config says it
+    except Exception:  # without a readable generation_config.json the model's config says it
         generation = GenerationConfig.from_model_config(load_config(target, trust_remote_code))
     return _stop_ids(generation, tokenizer)
+
+
+def _check_finite(model: Any, target: str) -> None:
+    """Raises UserError for weights that are NaN or infinite: every later comparison would be one of NaN with NaN."""
+    for name, tensor in model.state_dict().items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise UserError(
+                f"the weights of {target} are not finite",
+                got=f"NaN or infinity in {name}",
+                remedy="the file is damaged, or the weights overflow this dtype: copy it again, or try --dtype bf16 or fp32",
+            )
 
 
 def _check_weight_files(folder: Path) -> None:
     """Every shard named by the index is there and whole; a cut-off file is found before anything is loaded."""
     index = folder / "model.safetensors.index.json"
     if index.exists():
-        names = sorted(set(read_json(index, "the weights' index").get("weight_map", {}).values()))
+        named = read_json(index, "the weights' index").get("weight_map")
+        if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
+            raise UserError(f"the weights' index names no files: {index}", allowed="weight_map: {tensor: file}", remedy="copy it again")
+        names = sorted(set(named.values()))
     else:
         names = sorted(path.name for path in folder.glob("*.safetensors"))
     if not names:
@@ -179,7 +245,10 @@ def _name_of(target: str) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+    """What an error says, in a line; a heading takes the line below it along, and a bare key the name of its error."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    text = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return (f"{type(error).__name__}: {text}" if isinstance(error, KeyError | AttributeError | ArithmeticError) else text)[:300]
 
 
 def _some(names: list[str]) -> str:
