@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -11,25 +13,65 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from eyas.errors import UserError
+
+# json's own error is a ValueError, and so is an integer of thousands of digits; brackets nested too deep are the other one.
+JSON_ERRORS = (ValueError, RecursionError)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what a full, read-only or missing disk does to the body into a UserError; safetensors has an error of its own for it."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        got = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"cannot write {path}", got=got, remedy="free disk space or choose another --out") from error
+
+
+def check_folder_writable(path: Path) -> None:
+    """Without making it. Raises UserError if a folder `path` could not be written, before anything is worked out for it."""
+    with writing(path):
+        nearest = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
+        if not nearest.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, f"{nearest} is a file")
+        if not os.access(nearest, os.W_OK):
+            raise PermissionError(errno.EACCES, f"{nearest} is not writable")
+
+
+@contextlib.contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Hold an existing file or folder against other processes; the system lets go of it if this one is killed.
+
+    Raises UserError at once if another process holds it.
+    """
+    with writing(path):
+        handle = os.open(path, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(f"another process is writing {path}", remedy="wait for it, or choose another --out") from error
+        yield
+    finally:
+        os.close(handle)  # also gives the lock back
 
 
 @contextlib.contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary file name beside `path`; renamed over `path` if the body succeeds, removed if not."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        yield temporary
-        with open(temporary, "rb") as stream:
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise UserError(
-            f"cannot write {path}", got=error.strerror or str(error), remedy="free disk space or choose another --out"
-        ) from error
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield temporary
+            with open(temporary, "rb") as stream:
+                os.fsync(stream.fileno())
+            os.replace(temporary, path)
     finally:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             temporary.unlink()
 
 
@@ -55,18 +97,16 @@ def atomic_folder(path: Path, *, overwrite: Callable[[Path], bool] = lambda exis
     occupied = path.exists() and (not path.is_dir() or any(path.iterdir()))
     if occupied and not (path.is_dir() and overwrite(path)):
         raise UserError(f"{path} exists and is not empty", remedy="give another --out, or remove it first")
+    path = path.resolve()  # "." has no name to put a temporary one beside
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
-        temporary.mkdir(parents=True)
-        yield temporary
-        if path.exists():
-            shutil.rmtree(path)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise UserError(
-            f"cannot write {path}", got=error.strerror or str(error), remedy="free disk space or choose another --out"
-        ) from error
+        with writing(path):
+            temporary.mkdir(parents=True)
+            yield temporary
+            if path.exists():
+                shutil.rmtree(path)
+            os.replace(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -79,11 +119,22 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
         raise UserError(f"{what} is missing: {path}", remedy="check the path; was the folder copied whole?") from error
     except IsADirectoryError as error:
         raise UserError(f"{what} is a folder, not a file: {path}") from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except OSError as error:
+        raise UserError(f"{what} cannot be read: {path}", got=error.strerror, remedy="check the path and its permissions") from error
+    except JSON_ERRORS as error:
         raise UserError(f"{what} is not valid JSON: {path}", got=str(error), remedy="the file is damaged: copy or make it again") from error
     if not isinstance(value, dict):
         raise UserError(f"{what} must hold a JSON object: {path}", got=type(value).__name__)
     return value
+
+
+def metadata_of(path: Path) -> dict[str, str]:
+    """The texts in the header of a safetensors file; tensors are not read."""
+    try:
+        with safe_open(path, framework="np") as opened:
+            return dict(opened.metadata() or {})
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path} is missing or damaged", got=str(error).splitlines()[0], remedy="copy it again") from error
 
 
 def sha256_file(path: Path) -> str:

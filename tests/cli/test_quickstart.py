@@ -129,3 +129,12 @@ def test_too_little_time_is_refused(tmp_path):
     assert done.returncode == 2
     assert "--minutes" in done.stderr
     assert not (tmp_path / "x").exists()
+
+
+def test_a_folder_with_somebody_elses_target_is_left_alone(tmp_path):
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "mine").touch()
+    with pytest.raises(UserError, match="no quickstart made"):
+        play(tmp_path)
+    assert (tmp_path / "target" / "mine").exists()
+    assert not (tmp_path / "quickstart.json").exists()

@@ -9,9 +9,20 @@ import threading
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
 from eyas.errors import UserError
-from eyas.files import atomic_folder, atomic_path, read_json, sha256_file, sha256_text, write_json, write_text
+from eyas.files import (
+    atomic_folder,
+    atomic_path,
+    check_folder_writable,
+    exclusive,
+    read_json,
+    sha256_file,
+    sha256_text,
+    write_json,
+    write_text,
+)
 
 
 def names(folder: Path) -> set[str]:
@@ -101,7 +112,13 @@ def test_json_round_trip(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "is missing"), (b"{", "not valid JSON"), (b"\xff\xfe", "not valid JSON"), (b"[1]", "must hold a JSON object")],
+    [
+        (None, "is missing"),
+        (b"{", "not valid JSON"),
+        (b"\xff\xfe", "not valid JSON"),
+        (b"[1]", "must hold a JSON object"),
+        (b"[" * 100_000, "not valid JSON"),
+    ],
 )
 def test_unreadable_json_is_named(tmp_path, content, message):
     path = tmp_path / "a.json"
@@ -142,3 +159,41 @@ def test_a_reader_never_sees_a_partial_file(tmp_path):
     stop.set()
     reader.join()
     assert set(seen) <= {1, 200}
+
+
+@pytest.mark.parametrize("make", [atomic_path, atomic_folder])
+def test_a_place_that_cannot_be_made_is_a_user_error(tmp_path, make):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot write"), make(tmp_path / "file" / "deep" / "a"):
+        pytest.fail("nothing can be written here")
+
+
+@pytest.mark.parametrize("make", [atomic_path, atomic_folder])
+def test_a_full_disk_as_safetensors_says_it(tmp_path, make):
+    with pytest.raises(UserError, match="cannot write") as caught, make(tmp_path / "a"):
+        raise SafetensorError("I/O error: No space left on device")
+    assert "No space left" in caught.value.got
+    assert names(tmp_path) == set()
+
+
+def test_the_working_folder_itself_may_be_the_output(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with atomic_folder(Path(".")) as temporary:
+        (temporary / "a").touch()
+    assert names(tmp_path / "here") == {"a"}
+
+
+def test_one_process_at_a_time(tmp_path):
+    with exclusive(tmp_path), pytest.raises(UserError, match="another process"), exclusive(tmp_path):
+        pytest.fail("it is held")
+    with exclusive(tmp_path):
+        pass
+
+
+def test_a_folder_that_can_be_written_is_not_made(tmp_path):
+    check_folder_writable(tmp_path / "deep" / "er")
+    assert names(tmp_path) == set()
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot write"):
+        check_folder_writable(tmp_path / "file" / "er")

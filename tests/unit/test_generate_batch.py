@@ -10,7 +10,7 @@ import torch
 from eyas.errors import UserError
 from eyas.targets.cache import SlotCache
 from eyas.targets.cpu_linear import PackedLinear
-from eyas.targets.generate import BatchSettings, generate_batch
+from eyas.targets.generate import BatchSettings, check_room, generate_batch
 from eyas.targets.loading import load_target
 from eyas.targets.target import Target
 from eyas.targets.tiny_text import tiny_chats
@@ -150,3 +150,16 @@ def test_packed_linears_give_the_same_values(tiny_targets) -> None:
     with torch.no_grad():
         a, b = packed.model(ids).logits.float(), plain.model(ids).logits.float()
     assert float((a - b).norm() / b.norm()) < 0.03
+
+
+@pytest.mark.parametrize("values", [{"temperature": float("nan")}, {"temperature": 1e-40}, {"top_p": float("nan")}, {"top_p": 0.0}])
+def test_settings_that_no_token_can_be_drawn_with_are_refused(values: dict[str, float]) -> None:
+    with pytest.raises(UserError, match="out of range"):
+        BatchSettings(max_new_tokens=4, **values)  # type: ignore[arg-type]
+
+
+def test_an_answer_needs_room_for_its_prompt(tiny_targets) -> None:
+    target = load(tiny_targets("llama"))
+    assert check_room(target, BatchSettings(max_new_tokens=48)) == 2000
+    with pytest.raises(UserError, match="no room"):
+        check_room(target, BatchSettings(max_new_tokens=2048))

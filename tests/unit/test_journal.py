@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from eyas.data.journal import Journal
@@ -63,3 +65,44 @@ def test_other_settings_are_refused_and_nothing_is_touched(tmp_path):
     assert caught.value.got == {"seed": 2}
     assert caught.value.allowed == {"seed": 1}
     assert path.read_bytes() == before
+
+
+def test_a_second_writer_is_refused_and_the_first_goes_on(tmp_path):
+    with Journal(tmp_path / "j", {"seed": 1}) as first:
+        with pytest.raises(UserError, match="another process"):
+            Journal(tmp_path / "j", {"seed": 1})
+        first.append({"n": 0})
+    with Journal(tmp_path / "j", {"seed": 1}) as journal:
+        assert journal.entries == [{"n": 0}]
+
+
+@pytest.mark.parametrize("line", [b"\x00\xff\n", b"[1]\n", b"{\n"])
+def test_a_damaged_journal_is_named(tmp_path, line):
+    fill(tmp_path / "j", 1)
+    with open(tmp_path / "j", "ab") as stream:
+        stream.write(line)
+    with pytest.raises(UserError, match="is damaged") as caught:
+        Journal(tmp_path / "j", {"seed": 1})
+    assert "line 3" in caught.value.got
+
+
+def test_a_disk_that_takes_nothing_is_the_users_to_mend(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot write"):
+        Journal(tmp_path / "file" / "j", {})
+
+
+def test_a_line_that_fits_the_disk_only_in_part_is_a_user_error(tmp_path, monkeypatch):
+    with Journal(tmp_path / "j", {"seed": 1}) as journal:
+        stream = journal._stream
+        monkeypatch.setattr(journal, "_stream", SimpleNamespace(write=lambda line: stream.write(line[:5])))
+        with pytest.raises(UserError, match="cannot write"):
+            journal.append({"n": 0})
+    with Journal(tmp_path / "j", {"seed": 1}) as journal:
+        assert journal.entries == []
+
+
+def test_a_job_that_did_nothing_leaves_nothing(tmp_path):
+    with Journal(tmp_path / "j", {"seed": 1}):
+        pass
+    assert not (tmp_path / "j").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import sys
@@ -27,7 +28,7 @@ ChatsOption = Annotated[list[Path], typer.Option("--chats", help="JSON Lines of 
 OutFile = Annotated[Path, typer.Option("--out", help="The JSON Lines file to write.")]
 HeldoutOption = Annotated[Path | None, typer.Option("--heldout", help="Chats of the held-out set, to measure the overlap with.")]
 PartOption = Annotated[str, typer.Option("--part", help="I/N: do the I-th of N shares, so that N processes can work side by side.")]
-SlotsOption = Annotated[int, typer.Option("--slots", min=1, help="How many texts are written at the same time.")]
+SlotsOption = Annotated[int, typer.Option("--slots", min=1, max=4096, help="How many texts are written at the same time.")]
 MaxNewOption = Annotated[int, typer.Option("--max-new-tokens", min=1, help="Where a text is cut off.")]
 TopPOption = Annotated[float, typer.Option("--top-p", min=0.01, max=1.0, help="Sample from the smallest set with this probability.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the sampling.")]
@@ -100,7 +101,7 @@ def regenerate(
     if not answered:
         raise UserError("no chat could be answered", got=report.skipped, remedy="see the reasons; a chat needs a user turn")
     write_chats(out, answered)
-    _journal(out).unlink()
+    _journal(out).unlink(missing_ok=True)
     result = {"chats": len(answered), **dataclasses.asdict(report), "loop_share": report.looping / max(1, report.answers)}
     emit(result | {"max_new_tokens": max_new_tokens} | _overlap_report(held, answered), as_json)
 
@@ -132,7 +133,7 @@ def sample(
     settings = BatchSettings(max_new_tokens, slots, temperature, top_p, seed=seed)
     prompts, report = sample_prompts(_load(target, device, dtype, trust_remote_code), count, out, settings, held, _parse_part(part))
     write_chats(out, prompts)
-    _journal(out).unlink()
+    _journal(out).unlink(missing_ok=True)
     emit(dataclasses.asdict(report) | {"max_new_tokens": max_new_tokens} | _overlap_report(held, prompts), as_json)
 
 
@@ -159,15 +160,16 @@ def prompts(
     """Write the prompts that come with Eyas: some to train on, and the fixed held-out set."""
     from importlib import resources
 
-    from eyas.files import write_text
+    from eyas.files import atomic_path
 
     counts = {}
     for name in ("train", "heldout"):
         _refuse_existing(out / f"{name}.jsonl")
-    for name in ("train", "heldout"):
-        text = resources.files("eyas.data").joinpath(f"prompts/{name}.jsonl").read_text(encoding="utf-8")
-        write_text(out / f"{name}.jsonl", text)
-        counts[name] = len(text.splitlines())
+    with contextlib.ExitStack() as both:  # both files or none
+        for name in ("train", "heldout"):
+            text = resources.files("eyas.data").joinpath(f"prompts/{name}.jsonl").read_text(encoding="utf-8")
+            both.enter_context(atomic_path(out / f"{name}.jsonl")).write_text(text, encoding="utf-8")
+            counts[name] = len(text.splitlines())
     emit(counts, as_json)
 
 

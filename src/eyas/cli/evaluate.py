@@ -43,6 +43,7 @@ def command(
     from eyas.evaluate.plot import check_can_plot, write_report
     from eyas.evaluate.report import peak_rss_gib, show, to_json
     from eyas.evaluate.settings import EvaluateSettings
+    from eyas.files import check_folder_writable
     from eyas.progress import console
     from eyas.taps import parse_taps
     from eyas.targets.loading import resolve_device, resolve_dtype
@@ -50,6 +51,7 @@ def command(
     started = time.perf_counter()
     if out is not None:
         check_can_plot()
+        check_folder_writable(out)
     job = Job(
         target=target,
         draft=draft,

@@ -6,6 +6,7 @@ journal at once; a restart goes on where the last run was killed.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,11 +15,13 @@ from typing import Any
 
 from eyas.data.chats import Chat
 from eyas.data.journal import Journal
+from eyas.data.render import chat_template_text
 from eyas.errors import UserError
 from eyas.files import sha256_text
 from eyas.loops import find_loop
 from eyas.progress import Progress
-from eyas.targets.generate import BatchSettings, Finished, generate_batch
+from eyas.targets.generate import BatchSettings, Finished, check_room, generate_batch
+from eyas.targets.loading import dtype_name
 from eyas.targets.target import Target
 
 
@@ -43,9 +46,14 @@ def regenerate(
 
     A chat that ends in a user turn gets an answer added; assistant turns in between are replaced.
     """
+    chat_template_text(target.tokenizer)  # says so in words if there is none
+    longest = check_room(target, settings)
     job = {
         "target": target.name,
-        "chats": sha256_text("\n".join(chat.id for chat in chats)),
+        "target_dtype": dtype_name(target.dtype),
+        "tokenizer": target.tokenizer_hash,
+        "chat_template": target.chat_template_hash,
+        "chats": sha256_text(json.dumps([chat.to_json() for chat in chats])),
         "max_new_tokens": settings.max_new_tokens,
         "temperature": settings.temperature,
         "top_p": settings.top_p,
@@ -63,7 +71,7 @@ def regenerate(
                 if (entry := answers.get((item.chat.id, turn))) is not None:
                     item.add(entry)
                     progress.advance(1)
-            for finished in generate_batch(target, _prompts(target, work, turn, max_prompt_tokens), settings):
+            for finished in generate_batch(target, _prompts(target, work, turn, min(max_prompt_tokens, longest)), settings):
                 entry = _entry(target, finished, turn)
                 journal.append(entry)
                 work[finished.key].add(entry)

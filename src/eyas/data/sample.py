@@ -20,7 +20,8 @@ from eyas.data.journal import Journal
 from eyas.data.overlap import ngrams
 from eyas.errors import UserError
 from eyas.progress import Progress
-from eyas.targets.generate import BatchSettings, generate_batch
+from eyas.targets.generate import BatchSettings, check_room, generate_batch
+from eyas.targets.loading import dtype_name
 from eyas.targets.target import Target
 
 MIN_WORDS = 4
@@ -65,8 +66,12 @@ def sample_prompts(
         part: (index, number of parts) when several processes share the work: each draws other prompts.
     """
     forbidden = set().union(*(ngrams(text) for text in heldout)) if heldout else set()
+    check_room(target, settings)
     job = {
         "target": target.name,
+        "target_dtype": dtype_name(target.dtype),
+        "tokenizer": target.tokenizer_hash,
+        "chat_template": target.chat_template_hash,
         "seed": settings.seed,
         "temperature": settings.temperature,
         "top_p": settings.top_p,

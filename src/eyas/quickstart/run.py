@@ -33,7 +33,7 @@ from eyas.errors import UserError
 from eyas.evaluate.answers import Prompt, greedy_answers, render_prompts, spread
 from eyas.evaluate.plot import check_can_plot
 from eyas.evaluate.settings import EvaluateSettings, Pair
-from eyas.files import write_json
+from eyas.files import exclusive, write_json, writing
 from eyas.progress import console
 from eyas.quickstart.figures import draft_figures, lossless_in_fp32, plot, table
 from eyas.quickstart.ledger import Act, Ledger
@@ -46,6 +46,7 @@ from eyas.targets.target import Target
 from eyas.train.loop import Trainer
 from eyas.train.settings import TrainSettings
 
+RECORD = "quickstart.json"
 OWN, SHIPPED = "trained just now", "trained for longer"
 _SHOWN_PROMPT = "Explain in a few sentences why the sky is blue."
 _SHOWN_TOKENS = 72
@@ -54,10 +55,27 @@ _SHOWN_TOKENS = 72
 def run_quickstart(out: Path, recipe: Recipe, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     """Play all acts, or those that are still to be played; returns what summary.json holds.
 
-    Raises UserError if `out` holds a quickstart with other settings, or if matplotlib is missing.
+    Raises UserError if `out` holds a quickstart with other settings or somebody else's files, or if matplotlib is missing.
     """
     check_can_plot()
-    return _Quickstart(out, recipe, device, dtype).run()
+    _refuse_foreign(out)
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+    with exclusive(out):
+        return _Quickstart(out, recipe, device, dtype).run()
+
+
+def _refuse_foreign(out: Path) -> None:
+    """An act clears away what a killed run left of its outputs; in a folder that is not a quickstart's these are the user's own."""
+    names = ("target", "chats", "prepared", "dump", "draft", "draft.training", "shipped", "summary.json", "report.png")
+    found = [name for name in names if (out / name).exists()]
+    if found and not (out / RECORD).is_file():
+        raise UserError(
+            f"{out} holds files that no quickstart made",
+            got=", ".join(found),
+            allowed="a new folder, or that of an earlier quickstart",
+            remedy="give another --out",
+        )
 
 
 class _Quickstart:
@@ -68,7 +86,7 @@ class _Quickstart:
         self.prompts, self.train, self.heldout = (out / "chats" / f"{name}.jsonl" for name in ("prompts", "train", "heldout"))
         identity = {**recipe.to_json(), "device": device.type, "dtype": dtype_name(dtype)}
         self._pairs: dict[Path, Pair] = {}
-        self.ledger = Ledger(out / "quickstart.json", identity, len(self._acts()))
+        self.ledger = Ledger(out / RECORD, identity, len(self._acts()))
 
     @cached_property
     def target(self) -> Target:

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 
 import torch
 
+from eyas.errors import UserError
 from eyas.loops import find_loop
 from eyas.targets.cache import SlotCache
 from eyas.targets.target import Target
 
+MIN_TEMPERATURE = 1e-6  # below it logits would overflow
 _LOOP_CHECK_EVERY = 8  # tokens; the check reads the whole answer
 
 
@@ -29,6 +31,12 @@ class BatchSettings:
     top_p: float = 1.0
     stop_at_loop: bool = False
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (self.temperature == 0.0 or MIN_TEMPERATURE <= self.temperature < float("inf")):  # refuses NaN, too
+            raise UserError("--temperature is out of range", got=self.temperature, allowed=f"0 (greedy), or {MIN_TEMPERATURE:g} and more")
+        if not 0.0 < self.top_p <= 1.0:
+            raise UserError("--top-p is out of range", got=self.top_p, allowed="above 0, up to 1 (off)")
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,18 @@ class _Row:
     prompt: list[int]
     rng: random.Random
     tokens: list[int] = field(default_factory=list)
+
+
+def check_room(target: Target, settings: BatchSettings) -> int:
+    """The longest prompt that leaves room for an answer. Raises UserError if the target's positions leave room for none."""
+    positions = int(getattr(target.config, "max_position_embeddings", 0)) or 1 << 20
+    if settings.max_new_tokens >= positions:
+        raise UserError(
+            "--max-new-tokens leaves no room for a prompt",
+            got=settings.max_new_tokens,
+            allowed=f"1 to {positions - 1}: the target has {positions} positions",
+        )
+    return positions - settings.max_new_tokens
 
 
 @torch.no_grad()

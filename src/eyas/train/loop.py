@@ -16,6 +16,7 @@ from eyas.draft.config import DraftConfig
 from eyas.draft.model import Eagle3Draft
 from eyas.draft.warmstart import warm_start
 from eyas.errors import UserError
+from eyas.files import exclusive, writing
 from eyas.progress import Progress, console
 from eyas.targets.families import LogitRule
 from eyas.targets.loading import DTYPES
@@ -53,8 +54,7 @@ class Trainer:
 
     def __init__(self, target: Target, dump: Dump, settings: TrainSettings, out: Path) -> None:
         settings.check()
-        if out.exists():
-            raise UserError(f"{out} exists already", remedy="give another --out, or remove it first: a trained draft is not overwritten")
+        _refuse_existing(out)
         self.target, self.dump, self.settings, self.out = target, dump, settings, out
         self.vocab_map = _vocab_map(target, dump, settings.draft_vocab_size)
         self.draft = _new_draft(target, dump, settings, self.vocab_map)
@@ -74,8 +74,23 @@ class Trainer:
 
     def run(self) -> TrainReport:
         """Train to the last step, going on from a checkpoint if there is one; write the draft to `out`."""
+        working = self.out.with_name(self.out.name + ".training")
+        with writing(working):
+            working.mkdir(parents=True, exist_ok=True)
+        with exclusive(working):
+            _refuse_existing(self.out)  # another process may have finished it in the meantime
+            return self._run(working)
+
+    def _run(self, working: Path) -> TrainReport:
         identity = {**self.settings.to_json(), "dump": self.dump.hash(), "target": self.target.name}
-        folder = RunFolder(self.out.with_name(self.out.name + ".training"), identity)
+        folder = RunFolder(working, identity)
+        try:
+            return self._finish(folder)
+        except UserError:
+            folder.remove_if_unused()
+            raise
+
+    def _finish(self, folder: RunFolder) -> TrainReport:
         record = folder.load_newest(self.draft, self.optimizer) or {"step": 0, "tokens_passed": 0, "seconds": 0.0}
         self._train(folder, record)
         validation = self.validate()
@@ -179,8 +194,13 @@ class Trainer:
         )
 
 
+def _refuse_existing(out: Path) -> None:
+    if out.exists():
+        raise UserError(f"{out} exists already", remedy="give another --out, or remove it first: a trained draft is not overwritten")
+
+
 def _vocab_map(target: Target, dump: Dump, size: int | None) -> VocabMap:
-    return build_vocab_map(dump.token_counts(), size or min(DEFAULT_DRAFT_VOCAB, target.vocab_size), target.stop_ids)
+    return build_vocab_map(dump.token_counts(), min(DEFAULT_DRAFT_VOCAB, target.vocab_size) if size is None else size, target.stop_ids)
 
 
 def _new_draft(target: Target, dump: Dump, settings: TrainSettings, vocab_map: VocabMap) -> Eagle3Draft:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from eyas.draft.model import Eagle3Draft
@@ -30,9 +31,10 @@ class RunFolder:
         file = path / "run.json"
         if file.exists():
             self._run = read_json(file, "the training run's record")
-            differing = {
-                key: (self._run["identity"].get(key), value) for key, value in identity.items() if self._run["identity"].get(key) != value
-            }
+            begun = self._run.get("identity")
+            if not isinstance(begun, dict) or not isinstance(self._run.get("total_steps", ""), int | None):
+                raise UserError(f"{file} was edited or is damaged", remedy=f"remove {path} to begin again")
+            differing = {key: (begun.get(key), value) for key, value in identity.items() if begun.get(key) != value}
             if differing:
                 raise UserError(
                     f"{path} holds an unfinished training with other settings",
@@ -66,12 +68,25 @@ class RunFolder:
         found = self._checkpoints()
         if not found:
             return None
-        draft.load_state_dict(load_file(found[-1] / "draft.safetensors"))
-        _set_moments(draft, optimizer, load_file(found[-1] / "optimizer.safetensors"))
-        return read_json(found[-1] / "state.json", "the checkpoint's state")
+        try:
+            record = read_json(found[-1] / "state.json", "the checkpoint's state")
+            draft.load_state_dict(load_file(found[-1] / "draft.safetensors"))
+            _set_moments(draft, optimizer, load_file(found[-1] / "optimizer.safetensors"))
+        except (OSError, SafetensorError, RuntimeError, UserError) as error:
+            raise UserError(
+                f"the checkpoint {found[-1]} is damaged",
+                got=str(error).splitlines()[0],
+                remedy=f"remove {found[-1].name} to go on from the checkpoint before it, or {self.path} to begin again",
+            ) from error
+        return record
 
     def remove(self) -> None:
         shutil.rmtree(self.path)
+
+    def remove_if_unused(self) -> None:
+        """Without a checkpoint there is nothing to go on from, and the settings may be chosen anew."""
+        if not self._checkpoints():
+            self.remove()
 
     def _checkpoints(self) -> list[Path]:
         return sorted(self.path.glob("step-*"))
