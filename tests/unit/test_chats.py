@@ -77,10 +77,26 @@ def test_what_is_not_a_chat_is_refused_with_line_and_shape(tmp_path, line):
 def test_files_that_hold_no_chats(tmp_path):
     with pytest.raises(UserError, match="does not exist"):
         list(read_chats(tmp_path / "none.jsonl"))
-    with pytest.raises(UserError, match="does not exist"):
+    with pytest.raises(UserError, match="is not a file"):
         list(read_chats(tmp_path))
     with pytest.raises(UserError, match="no chats"):
         list(read_chats(write(tmp_path / "empty.jsonl", "\n\n")))
     (tmp_path / "latin1.jsonl").write_bytes('{"messages": [{"role": "user", "content": "ü"}]}'.encode("latin-1"))
     with pytest.raises(UserError, match="not UTF-8"):
         list(read_chats(tmp_path / "latin1.jsonl"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[" * 100_000,
+        '{"messages": [], "id": ' + "9" * 5000 + "}",
+        '{"messages": [{"role": "user", "content": "half of a pair: \\ud800"}]}',
+        '{"messages": [], "id": "\\udc00"}',
+    ],
+    ids=["nested", "long number", "surrogate in a text", "surrogate in an id"],
+)
+def test_json_that_python_or_a_tokenizer_cannot_hold_is_refused_with_its_line(tmp_path, line):
+    (tmp_path / "c.jsonl").write_text('{"messages": []}\n' + line + "\n")
+    with pytest.raises(UserError, match="line 2"):
+        list(read_chats(tmp_path / "c.jsonl"))

@@ -44,6 +44,7 @@ def command(
 
     params = SamplingParams(max_new_tokens, temperature, top_p, top_k, seed)
     text = _prompt(prompt, prompt_file)
+    _check_text("--system", system or "")
     pair = load_pair(target, draft, resolve_device(device), resolve_dtype(dtype), trust_remote_code)
     for warning in pair.warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -101,8 +102,17 @@ def _prompt(prompt: str | None, prompt_file: Path | None) -> str:
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"cannot read the prompt: {prompt_file}", got=str(error), allowed="a text file in UTF-8") from error
     if not text.strip():
-        raise UserError(f"the prompt is empty: {where}")
+        raise UserError(f"the prompt is empty: {where}", allowed="some text")
+    _check_text(where, text)
     return text
+
+
+def _check_text(where: str, text: str) -> None:
+    """Bytes that are not UTF-8 reach Python's arguments as halves of surrogate pairs, which no tokenizer takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{where} is not text in UTF-8", got=str(error), remedy="give it by --prompt-file, in UTF-8") from error
 
 
 def _encode(target: Target, text: str, system: str | None, raw: bool) -> list[int]:

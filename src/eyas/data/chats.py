@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from eyas.errors import UserError
-from eyas.files import sha256_text, write_text
+from eyas.files import JSON_ERRORS, sha256_text, write_text
 
 _SHAREGPT_ROLES = {
     "human": "user",
@@ -54,7 +54,8 @@ def read_chats(path: Path) -> Iterator[Chat]:
     Raises UserError: no such file, not UTF-8, a line that is not a chat (with its number), or no chat at all.
     """
     if not path.is_file():
-        raise UserError(f"chats file does not exist: {path}", allowed="a JSON Lines file of chats")
+        problem = "is not a file" if path.exists() else "does not exist"
+        raise UserError(f"chats file {problem}: {path}", allowed="a JSON Lines file of chats", remedy="check the path")
     found = False
     try:
         with open(path, encoding="utf-8") as stream:
@@ -63,7 +64,9 @@ def read_chats(path: Path) -> Iterator[Chat]:
                     found = True
                     yield _parse(line, f"{path}, line {number}")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text", got=str(error)) from error
+        raise UserError(f"{path} is not UTF-8 text", got=str(error), remedy="save it as UTF-8, unpacked if it is an archive") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read", got=error.strerror, remedy="check the path and its permissions") from error
     if not found:
         raise UserError(f"{path} holds no chats", allowed=_SHAPES)
 
@@ -76,7 +79,10 @@ def write_chats(path: Path, chats: Iterable[Chat]) -> None:
 def _parse(line: str, where: str) -> Chat:
     try:
         value = json.loads(line)
-    except json.JSONDecodeError as error:
+        json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is valid JSON, and no text
+    except UnicodeEncodeError as error:
+        raise UserError(f"{where}: not text", got=str(error), remedy="an escape of \\ud800 to \\udfff stands alone") from error
+    except JSON_ERRORS as error:
         raise UserError(f"{where}: not valid JSON", got=str(error), allowed=_SHAPES, remedy="one whole JSON object a line") from error
     if not isinstance(value, dict) or ("messages" in value) == ("conversations" in value):
         raise UserError(f"{where}: not a chat", got=line.strip()[:120], allowed=_SHAPES)

@@ -67,19 +67,23 @@ def read_prepared(path: Path) -> Prepared:
     if info.get("prepared_format") != PREPARED_FORMAT:
         raise UserError(f"{path}: prepared data of an unknown format", got=info.get("prepared_format"), allowed=PREPARED_FORMAT)
     tokens = path / "tokens.safetensors"
-    if not tokens.is_file() or sha256_file(tokens) != info["tokens_sha256"]:
+    if not tokens.is_file() or sha256_file(tokens) != info.get("tokens_sha256"):
         raise UserError(f"{tokens} is missing or damaged", remedy="copy the folder again, or run eyas data prepare again")
+    ids = read_json(path / "ids.json", "the prepared chats' ids")
+    remedy = "copy the folder again, or run eyas data prepare again"
+    missing = [name for name in ("tokenizer_hash", "chat_template_hash", "corpus_hash") if not isinstance(info.get(name), str)]
+    if missing:
+        raise UserError(f"{path / 'prepared.json'} lacks fields, or they are not texts", got=", ".join(missing), remedy=remedy)
     try:
         tensors = load_file(tokens)
-    except SafetensorError as error:
-        raise UserError(f"{tokens} is damaged", got=str(error)) from error
-    ids = read_json(path / "ids.json", "the prepared chats' ids")
-    splits = [_samples(tensors, name, ids[name]) for name in SPLITS]
+        splits = [_samples(tensors, name, ids[name]) for name in SPLITS]
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: ids.json and tokens.safetensors do not fit together", got=str(error), remedy=remedy) from error
     return Prepared(splits[0], splits[1], info)
 
 
 def _samples(tensors: dict[str, torch.Tensor], name: str, ids: list[str]) -> list[Tokens]:
     token_ids, loss_mask = tensors[f"{name}.token_ids"].tolist(), tensors[f"{name}.loss_mask"].bool().tolist()
     offsets = tensors[f"{name}.offsets"].tolist()
-    spans = zip(offsets, offsets[1:], ids, strict=False)
+    spans = zip(offsets[:-1], offsets[1:], ids, strict=True)
     return [Tokens(token_ids[start:end], loss_mask[start:end], chat_id) for start, end, chat_id in spans]

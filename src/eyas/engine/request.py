@@ -14,6 +14,8 @@ import torch
 
 from eyas.errors import UserError
 
+MAX_DRAFT_TOKENS = 128  # a round; buffers are made for so many
+
 FinishReason = Literal["stop", "length"]
 
 

@@ -17,6 +17,8 @@ from eyas.engine.request import SamplingParams
 from eyas.errors import UserError
 
 _NUM_CANDIDATES = 1024
+_ANY = 1 << 40  # more tokens than any vocabulary has
+MIN_TEMPERATURE = 1e-6  # below it logits would overflow, and all probability lies on the largest anyway
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class SamplingBatch:
         return SamplingBatch(
             temperature_B=torch.tensor([each.temperature for each in params], dtype=torch.float32, device=device),
             top_p_B=torch.tensor([each.top_p for each in params], dtype=torch.float32, device=device),
-            top_k_B=torch.tensor([each.top_k for each in params], dtype=torch.long, device=device),
+            top_k_B=torch.tensor([min(each.top_k, _ANY) for each in params], dtype=torch.long, device=device),
             all_greedy=all(each.is_greedy for each in params),
             cuts_tail=any(each.top_p < 1.0 or each.top_k > 0 for each in params if not each.is_greedy),
         )
@@ -64,7 +66,7 @@ def probabilities(logits_BTV: torch.Tensor, batch: SamplingBatch, owner: str, va
     best_BT, argmax_BT = logits_BTV.max(dim=-1)
     _require_finite(best_BT, owner, None)
     is_greedy_B11 = (batch.temperature_B == 0.0)[:, None, None]
-    scaled_BTV = logits_BTV / torch.where(is_greedy_B11, 1.0, batch.temperature_B[:, None, None])
+    scaled_BTV = logits_BTV / torch.where(is_greedy_B11, 1.0, batch.temperature_B[:, None, None].clamp(min=MIN_TEMPERATURE))
     if batch.cuts_tail:
         scaled_BTV = _cut_tail(scaled_BTV, batch)
     probs_BTV = scaled_BTV.softmax(-1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eyas.draft.model import Eagle3Draft
+from eyas.engine.request import MAX_DRAFT_TOKENS
 from eyas.errors import UserError
 from eyas.taps import Tap, format_taps
 from eyas.targets.target import Target
@@ -42,6 +43,8 @@ class EvaluateSettings:
         for name, least in limits.items():
             if getattr(self, name) < least:
                 raise UserError(f"{name} is too small", got=getattr(self, name), allowed=f"{least} or more")
+        if self.num_draft_tokens > MAX_DRAFT_TOKENS:
+            raise UserError("num_draft_tokens is too large", got=self.num_draft_tokens, allowed=f"1 to {MAX_DRAFT_TOKENS}")
 
 
 def fed_taps(wiring: Wiring, num_target_layers: int, as_if: tuple[Tap, ...] | None) -> tuple[Tap, ...]:

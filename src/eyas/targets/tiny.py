@@ -87,6 +87,8 @@ def make_tiny(family: str, folder: Path, *, trained: bool, seed: int = 0, traini
 
     Raises UserError for a family that has no tiny model, or a folder in use.
     """
+    if not -(2**63) <= seed < 2**63:
+        raise UserError("--seed is out of range", got=seed, allowed="-2^63 to 2^63 - 1")
     if family not in _FAMILIES:
         raise UserError("no tiny model of this family", got=family, allowed=", ".join(TINY_FAMILIES))
     with atomic_folder(folder) as out, torch.random.fork_rng(devices=[]):

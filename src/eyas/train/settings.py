@@ -9,6 +9,8 @@ from typing import Any
 
 from eyas.errors import UserError
 
+MAX_TTT_STEPS = 64  # each step keeps its own keys and values of every row
+
 
 @dataclass(frozen=True)
 class TrainSettings:
@@ -43,6 +45,10 @@ class TrainSettings:
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise UserError(f"--{name.replace('_', '-')} must be positive", got=value)
+        if not -(2**63) <= self.seed < 2**63:
+            raise UserError("--seed is out of range", got=self.seed, allowed="-2^63 to 2^63 - 1")
+        if self.ttt_steps > MAX_TTT_STEPS:
+            raise UserError("--ttt-steps is out of range", got=self.ttt_steps, allowed=f"1 to {MAX_TTT_STEPS}")
         if not 0 < self.decay <= 1:
             raise UserError("--decay must lie in (0, 1]", got=self.decay)
 
