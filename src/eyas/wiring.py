@@ -21,6 +21,7 @@ from eyas.errors import UserError, WiringError
 from eyas.taps import Tap, format_taps, parse_taps
 
 FORMAT = 1
+WIRING_HASH = "eyas_wiring"  # the key under which tensor files keep the hash of the wiring they were written with
 PAIRING = "state[p] with token[p+1] predicts token[p+2]"
 LOSS_MASK_RULE = "row p is trained iff token[p+1] and token[p+2] are answer tokens, end-of-turn included"
 
@@ -83,6 +84,8 @@ class Wiring:
     @staticmethod
     def from_json(value: Mapping[str, Any], where: str) -> Wiring:
         """`where` names the file in errors. Raises UserError for unknown, missing or ill-typed fields."""
+        if not isinstance(value, Mapping):
+            raise UserError(f"{where}: the wiring must be a JSON object", got=type(value).__name__)
         if value.get("wiring_format") != FORMAT:
             raise UserError(f"{where}: wiring of an unknown format", got=value.get("wiring_format"), allowed=FORMAT)
         names = [item.name for item in dataclasses.fields(Wiring)]
@@ -98,6 +101,19 @@ class Wiring:
             item.name: _jsonable(getattr(self, item.name)) for item in dataclasses.fields(self) if item.metadata["class"] == "must match"
         }
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
+    def require_hash(self, written: str | None, tensors: str, stated: str) -> None:
+        """Raises WiringError if the file `tensors` was written with another wiring than this one, read from the file `stated`.
+
+        Files without a hash, of other makers or older ones, pass.
+        """
+        if written not in (None, self.hash()):
+            raise WiringError(
+                f"{stated} is not the wiring that {tensors} was written with",
+                got=f"{self.hash()[:16]}..., taps {shown(self.taps)}",
+                allowed=f"{written[:16]}..." if written else None,
+                remedy="the wiring was edited, or files of two folders were mixed: copy the folder again, whole",
+            )
 
     def replace(self, **changes: Any) -> Wiring:
         return dataclasses.replace(self, **changes)
@@ -171,6 +187,8 @@ def _parse_field(name: str, value: Any, where: str) -> Any:
     if name == "teacher":
         return Tap.parse(str(value))
     if name == "rope_inv_freq":
+        if not isinstance(value, list) or not all(isinstance(part, int | float) for part in value):
+            raise UserError(f"{where}: wiring field rope_inv_freq must be a list of numbers", got=repr(value)[:80])
         return tuple(float(part) for part in value)
     annotation = str(Wiring.__dataclass_fields__[name].type)
     kind = next((_TYPES[key] for key in ("str", "bool", "int", "float") if annotation.startswith(key)), str)

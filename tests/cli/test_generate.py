@@ -119,6 +119,9 @@ def test_a_prompt_may_come_from_a_file(capsys, tmp_path, target_folder):
         (("--prompt", "  "), "the prompt is empty"),
         (("--prompt-file", "/nowhere/prompt.txt"), "cannot read the prompt"),
         (("--prompt", "a", "--raw", "--system", "b"), "--raw has no system message"),
+        (("--prompt", "a\udcff"), "not text in UTF-8"),
+        (("--prompt", "a", "--system", "\udcff"), "not text in UTF-8"),
+        (("--prompt", "a", "--temperature", "nan"), "temperature is out of range"),
         (("--prompt", "a", "--temperature", "-1"), "temperature is out of range"),
         (("--prompt", "a", "--max-new-tokens", "5000"), "longer than the target's positions"),
         (("--prompt", "a", "--draft", "/nowhere/draft"), "draft"),
@@ -176,6 +179,36 @@ def test_another_chat_template_is_a_warning(capsys, tmp_path, target_folder, dra
     code, _, err = run(capsys, "--target", target_folder, "--draft", edited, "--prompt", "a")
     assert code == 0
     assert "warning: chat_template_hash" in err
+
+
+def test_a_wrong_teacher_is_told_whenever_the_draft_is_used(capsys, tmp_path, target_folder, draft_folder):
+    edited = edit_wiring(draft_folder, tmp_path, teacher="layer:1", teacher_verified=False)
+    code, _, err = run(capsys, "--target", target_folder, "--draft", edited, "--prompt", "a")
+    assert code == 0
+    assert "layer:1 does not give the target's own tokens" in err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--temperature", "1e-40"),
+        ("--temperature", "1e38"),
+        ("--temperature", "1", "--top-k", "1" + "0" * 30),
+        ("--temperature", "1", "--top-p", "1e-30"),
+        ("--temperature", "1", "--seed", "1" + "0" * 30),
+        ("--num-draft-tokens", "100"),
+    ],
+)
+def test_values_at_the_edge_still_give_text(capsys, target_folder, draft_folder, options):
+    code, out, _ = run(capsys, "--target", target_folder, "--draft", draft_folder, "--prompt", "a", "--max-new-tokens", "4", *options)
+    assert code == 0
+    assert out.strip()
+
+
+def test_more_draft_tokens_than_buffers_are_made_for_are_refused(capsys, target_folder, draft_folder):
+    code, _, err = run(capsys, "--target", target_folder, "--draft", draft_folder, "--prompt", "a", "--num-draft-tokens", "1000000000")
+    assert code == 2
+    assert "1 to 128" in err
 
 
 def test_a_changed_target_is_refused_by_its_trace(capsys, tiny_targets, draft_folder):

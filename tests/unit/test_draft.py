@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from eyas.draft.config import DraftConfig
 from eyas.draft.model import Eagle3Draft
 from eyas.draft.unroll import unroll
 from eyas.draft.warmstart import warm_start
-from eyas.errors import UserError
+from eyas.errors import UserError, WiringError
 from eyas.taps import parse_taps
 from eyas.targets.loading import load_target
 from eyas.wiring import Wiring
@@ -193,3 +194,57 @@ def test_warm_start_acts_like_the_last_layer(tiny_targets, fast: bool) -> None:
         logits = draft.logits(unroll(draft, ids, states, 1)[0])
     agreed = (logits.argmax(-1) == output.logits.argmax(-1)).float().mean()
     assert agreed > 0.9
+
+
+EDITS = {
+    "switch": {"norm_before_residual": True},
+    "theta": {"rope_parameters": {"rope_type": "default", "rope_theta": 5e4}},
+    "heads": {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32},
+    "memory": {"intermediate_size": 10**9},
+    "activation": {"hidden_act": "nonsense"},
+    "rope": {"rope_parameters": {"rope_type": "nonsense", "rope_theta": 1e4}},
+}
+
+
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+def test_a_config_that_is_not_the_one_trained_with_is_refused(saved, edit) -> None:
+    """Those that fit the weights' shapes, too: the wiring says what was trained."""
+    folder, target = saved
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | edit))
+    with pytest.raises(UserError, match=r"config\.json"):
+        load_draft(folder, target, torch.float32)
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_type": "linear", "factor": 2.0},
+        {"rope_type": "dynamic", "factor": 2.0},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+    ],
+    ids=lambda rope: rope["rope_type"],
+)
+def test_a_draft_with_scaled_positions_is_read_back(saved, rope) -> None:
+    folder, target = saved
+    config = dataclasses.replace(load_draft(folder, target, torch.float32).draft.config, rope_parameters={"rope_theta": 1e4} | rope)
+    draft = Eagle3Draft(config)
+    draft.load_state_dict(load_file(folder / "model.safetensors"))
+    save_draft(folder, draft, Wiring(taps=parse_taps("embed,layer:1"), **draft_wiring_fields(draft)), None, "card", dtype=torch.float32)
+    assert load_draft(folder, target, torch.float32).draft.config == config
+
+
+def test_taps_edited_by_hand_are_refused(saved) -> None:
+    """No shape tells; the weights' file knows with which wiring it was written."""
+    folder, target = saved
+    wiring = json.loads((folder / "wiring.json").read_text())
+    (folder / "wiring.json").write_text(json.dumps(wiring | {"taps": wiring["taps"][::-1]}))
+    with pytest.raises(WiringError, match="is not the wiring"):
+        load_draft(folder, target, torch.float32)

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from eyas.data.store import Dump, Sample
 from eyas.data.store_writer import DumpHeader, DumpWriter
 from eyas.errors import UserError
+from eyas.files import metadata_of
 from eyas.taps import Tap, parse_taps
 from eyas.wiring import Wiring
 
@@ -184,7 +185,7 @@ def test_a_shard_of_another_dump_is_refused_before_its_states_are_used(dump: Pat
     shard = dump / "shard-00001.safetensors"
     tensors = load_file(shard)
     tensors["offsets"] = torch.tensor([0, 3, 7])
-    save_file(tensors, shard)
+    save_file(tensors, shard, metadata_of(shard))
     with pytest.raises(UserError, match="other lengths than in the manifest"):
         Dump.open(dump).sample(1)
 
@@ -193,6 +194,39 @@ def test_states_of_another_dtype_are_refused(dump: Path):
     shard = dump / "shard-00001.safetensors"
     tensors = load_file(shard)
     tensors["states"] = tensors["states"].half()
-    save_file(tensors, shard)
+    save_file(tensors, shard, metadata_of(shard))
     with pytest.raises(UserError, match="other dtypes"):
         Dump.open(dump).sample(2)
+
+
+EDITS = {
+    "wiring is no object": lambda manifest: manifest.update(wiring="x"),
+    "a field is gone": lambda manifest: manifest.pop("wrong_teacher"),
+    "a number is a text": lambda manifest: manifest.update(num_samples="4"),
+    "a sample is planned twice": lambda manifest: manifest["batch_plan"]["shards"][0].append([3]),
+    "a plan of nothing": lambda manifest: manifest.update(batch_plan={"shards": 5}),
+    "lengths of other samples": lambda manifest: manifest["samples"]["lengths"].reverse() or manifest["samples"]["lengths"].pop(),
+    "another total": lambda manifest: manifest.update(num_tokens=1),
+    "validation beyond the samples": lambda manifest: manifest["samples"].update(validation=[9]),
+    "a shard without checksum": lambda manifest: manifest["shards"][0].pop("sha256"),
+    "shards out of order": lambda manifest: manifest["shards"].reverse(),
+    "a shard left out": lambda manifest: manifest["shards"].pop(),
+    "a file elsewhere": lambda manifest: manifest["shards"][0].update(file="../other/shard-00000.safetensors"),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+def test_a_manifest_edited_by_hand_is_refused_in_words(dump: Path, edit):
+    manifest = json.loads((dump / "manifest.json").read_text())
+    edit(manifest)
+    (dump / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match=r"manifest|unfinished|wiring"):
+        Dump.open(dump)
+
+
+def test_taps_edited_by_hand_are_refused(dump: Path):
+    manifest = json.loads((dump / "manifest.json").read_text())
+    manifest["wiring"]["taps"].reverse()
+    (dump / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match="is not the wiring"):
+        Dump.open(dump).verify()

@@ -16,9 +16,11 @@ import torch
 from eyas.data.store import Dump
 from eyas.draft.checkpoint import load_draft
 from eyas.errors import UserError
+from eyas.files import exclusive
 from eyas.targets.loading import load_target
 from eyas.train.loop import Trainer
 from eyas.train.settings import TrainSettings
+from eyas.train.state import RunFolder
 
 CPU = torch.device("cpu")
 
@@ -112,3 +114,25 @@ def test_resume_with_other_settings_is_refused(target, tiny_dump: Path, tmp_path
 def test_settings_that_cannot_train_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         settings(**changes).check()
+
+
+def test_two_trainings_at_once_are_refused(target, tiny_dump: Path, tmp_path: Path) -> None:
+    (tmp_path / "draft.training").mkdir()
+    with exclusive(tmp_path / "draft.training"), pytest.raises(UserError, match="another process"):
+        Trainer(target, Dump.open(tiny_dump), settings(), tmp_path / "draft").run()
+
+
+def test_a_run_that_fails_before_its_first_checkpoint_leaves_nothing(target, tiny_dump: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not finite"):
+        Trainer(target, Dump.open(tiny_dump), settings(learning_rate=1e30), tmp_path / "draft").run()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_checkpoint_is_named(target, tiny_dump: Path, tmp_path: Path) -> None:
+    trainer = Trainer(target, Dump.open(tiny_dump), settings(), tmp_path / "draft")
+    folder = RunFolder(tmp_path / "draft.training", {})
+    folder.save(5, trainer.draft, trainer.optimizer, {"tokens_passed": 1, "seconds": 1.0})
+    weights = tmp_path / "draft.training" / "step-0000005" / "draft.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(UserError, match="step-0000005 is damaged"):
+        folder.load_newest(trainer.draft, trainer.optimizer)

@@ -81,6 +81,15 @@ class Trace:
             raise UserError(f"the trace is missing or damaged: {path}", got=str(error).splitlines()[0], remedy="copy it again") from error
         if not isinstance(header, dict) or header.get("format") != FORMAT:
             raise UserError(f"not a trace of a known format: {path}", allowed=f"format {FORMAT}")
+        try:
+            return Trace._of(header, tensors)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"the trace lacks fields: {path}", got=str(error), remedy="copy it again, or make it with this version"
+            ) from error
+
+    @staticmethod
+    def _of(header: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> Trace:
         noise = {name.removeprefix("noise."): tensor for name, tensor in tensors.items() if name.startswith("noise.")}
         names, look = tuple(header.pop("state_names")), Look(**header.pop("look"))
         del header["format"]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from eyas.cli.options import DeviceOption, DtypeOption, JsonOption, TargetOption, TrustRemoteCode, emit
+
+if TYPE_CHECKING:
+    from eyas.capture.trace import Trace
+    from eyas.data.store import Dump
 
 
 def command(
@@ -37,7 +41,7 @@ def command(
     """Train an EAGLE-3 draft on a dump; a run that was killed goes on when the command is repeated."""
     import dataclasses
 
-    from eyas.capture.trace import Trace, check_identity
+    from eyas.capture.trace import check_identity
     from eyas.data.store import Dump
     from eyas.progress import console
     from eyas.taps import parse_taps
@@ -64,6 +68,7 @@ def command(
     )
     settings.check()
     opened = Dump.open(dump)
+    opened.verify()  # a flipped bit, or a shard of another dump, would be learnt from in silence
     wanted = target_wiring(target, trust_remote_code)
     warnings = require_match(opened.wiring, "the dump", wanted, "the target")
     if taps is not None:
@@ -74,7 +79,24 @@ def command(
     if opened.wrong_teacher:
         console.print(f"warning: the teacher of {dump}, {opened.wiring.teacher}, does not give the target's own tokens", highlight=False)
     loaded = load_target(target, device=resolve_device(device), dtype=resolve_dtype(dtype), trust_remote_code=trust_remote_code)
-    if opened.trace_file is not None:
-        check_identity(loaded, Trace.load(opened.trace_file), "the dump")
+    check_identity(loaded, _own_trace(opened), "the dump")
     report = Trainer(loaded, opened, settings, out).run()
     emit({"draft": str(out), **dataclasses.asdict(report)}, as_json)
+
+
+def _own_trace(dump: Dump) -> Trace:
+    """The dump's fingerprint of its target. Raises UserError if it is gone, or not the one that the wiring names."""
+    from eyas.capture.trace import Trace
+    from eyas.errors import UserError
+
+    if dump.trace_file is None:
+        raise UserError(f"{dump.path} has lost its trace", remedy="copy the dump again, whole")
+    trace = Trace.load(dump.trace_file)
+    if trace.hash() != dump.wiring.trace_hash:
+        raise UserError(
+            f"{dump.trace_file} is not the trace of this dump",
+            got=trace.hash(),
+            allowed=dump.wiring.trace_hash,
+            remedy="copy the dump again, whole; do not mix files of several dumps",
+        )
+    return trace

@@ -27,7 +27,7 @@ from safetensors.torch import load_file
 
 from eyas.errors import UserError
 from eyas.files import read_json, sha256_file, sha256_text
-from eyas.wiring import Wiring
+from eyas.wiring import WIRING_HASH, Wiring
 
 FORMAT = 1
 MANIFEST, TRACE, COUNTS = "manifest.json", "trace.safetensors", "token_counts.safetensors"
@@ -59,7 +59,7 @@ class Dump:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.manifest = read_manifest(path)
-        self.wiring = Wiring.from_json(_field(self.manifest, "wiring", path), str(path / MANIFEST))
+        self.wiring = Wiring.from_json(self.manifest["wiring"], str(path / MANIFEST))
         self._plan: Plan = self.manifest["batch_plan"]["shards"]
         self._shards: list[dict[str, Any]] = self.manifest["shards"]
         self._place = {index: (n, row) for n, shard in enumerate(self._plan) for row, index in enumerate(shard_samples(shard))}
@@ -85,7 +85,7 @@ class Dump:
 
     @property
     def wrong_teacher(self) -> bool:
-        return bool(self.manifest["wrong_teacher"])
+        return bool(self.manifest["wrong_teacher"]) or self.wiring.teacher_verified is False
 
     @property
     def trace_file(self) -> Path | None:
@@ -132,8 +132,8 @@ class Dump:
         return Sample(rows["token_ids"].long(), rows["loss_mask"].bool(), rows["states"], rows["teacher"], rows["top1"].long())
 
     def verify(self) -> None:
-        """Read every byte. Raises UserError for the first shard whose checksum is not the manifest's."""
-        for shard in self._shards:
+        """Read every byte. Raises UserError for the first shard whose checksum or header is not the manifest's."""
+        for number, shard in enumerate(self._shards):
             found = sha256_file(self.path / shard["file"])
             if found != shard["sha256"]:
                 raise UserError(
@@ -142,6 +142,7 @@ class Dump:
                     allowed=f"sha256 {shard['sha256']}",
                     remedy="copy the shard again from where the dump was made",
                 )
+            self._shard(number)
 
     def _shard(self, number: int) -> Any:
         if number not in self._open:
@@ -157,6 +158,7 @@ class Dump:
         return self._open[number]
 
     def _check_shard(self, opened: Any, number: int, path: Path) -> None:
+        self.wiring.require_hash((opened.metadata() or {}).get(WIRING_HASH), str(path), str(self.path / MANIFEST))
         lengths = self.manifest["samples"]["lengths"]
         hidden, taps = self.wiring.target_hidden_size, len(self.wiring.taps)
         counts = [lengths[index] for index in shard_samples(self._plan[number])]
@@ -210,19 +212,68 @@ def read_manifest(path: Path) -> dict[str, Any]:
     manifest = read_json(path / MANIFEST, "the dump's manifest")
     if manifest.get("dump_format") != FORMAT:
         raise UserError(f"{path} is a dump of an unknown format", got=manifest.get("dump_format"), allowed=FORMAT)
-    for name in ("wiring", "num_samples", "samples", "batch_plan", "shards", "complete"):
-        _field(manifest, name, path)
+    _check_manifest(manifest, path / MANIFEST)
     return manifest
 
 
-def _field(manifest: Mapping[str, Any], name: str, path: Path) -> Any:
-    if name not in manifest:
-        raise UserError(f"{path / MANIFEST} lacks {name}", remedy="the manifest was edited or is damaged: copy it again")
-    return manifest[name]
+_REMEDY = "the manifest was edited or is damaged: copy it again"
+_FIELDS: dict[str, type] = {
+    "wiring": dict,
+    "num_samples": int,
+    "num_tokens": int,
+    "num_scored_rows": int,
+    "samples": dict,
+    "batch_plan": dict,
+    "settings": dict,
+    "provenance": dict,
+    "shards": list,
+    "complete": bool,
+}
+_SHARD_FIELDS: dict[str, type] = {"file": str, "sha256": str, "bytes": int, "num_tokens": int, "teacher_check": dict}
+
+
+def _check_manifest(manifest: Mapping[str, Any], file: Path) -> None:
+    """Everything that is read later is there, of its type, and fits the rest. Raises UserError otherwise."""
+    _check_fields(manifest, _FIELDS | ({"wrong_teacher": bool} if manifest.get("complete") else {}), file, "")
+    _check_fields(manifest["samples"], {"ids": list, "lengths": list, "validation": list}, file, "samples.")
+    _check_fields(manifest["batch_plan"], {"shards": list}, file, "batch_plan.")
+    for shard in manifest["shards"]:
+        _check_fields(shard, _SHARD_FIELDS, file, "shards.")
+    samples, plan, count = manifest["samples"], manifest["batch_plan"]["shards"], manifest["num_samples"]
+    nested = all(isinstance(shard, list) and all(isinstance(batch, list) for batch in shard) for shard in plan)
+    planned = [index for shard in plan for batch in shard for index in batch] if nested else []
+    numbers = [*samples["lengths"], *samples["validation"], *planned]
+    if not nested or not all(isinstance(number, int) and number >= 0 for number in numbers):
+        raise UserError(f"{file}: batch_plan and samples must hold whole numbers", remedy=_REMEDY)
+    if sorted(planned) != list(range(count)) or not len(samples["ids"]) == len(samples["lengths"]) == count:
+        raise UserError(
+            f"{file}: samples and batch_plan do not fit num_samples",
+            got=f"{len(samples['ids'])} ids, {len(samples['lengths'])} lengths, {len(planned)} samples planned",
+            allowed=f"{count} of each, every sample planned once",
+            remedy=_REMEDY,
+        )
+    if sum(samples["lengths"]) != manifest["num_tokens"] or not set(samples["validation"]) <= set(range(count)):
+        raise UserError(f"{file}: lengths or validation do not fit num_tokens and num_samples", remedy=_REMEDY)
+    names = [shard["file"] for shard in manifest["shards"]]
+    if names != [shard_name(number) for number in range(len(names))] or len(names) > len(plan):
+        raise UserError(
+            f"{file} lists other shards than planned",
+            got=names[:4],
+            allowed=f"{shard_name(0)} and so on, {len(plan)} in all",
+            remedy=_REMEDY,
+        )
+
+
+def _check_fields(value: Any, fields: Mapping[str, type], file: Path, inside: str) -> None:
+    for name, kind in fields.items():
+        if not isinstance(value, dict) or name not in value:
+            raise UserError(f"{file} lacks {inside}{name}", remedy=_REMEDY)
+        if not isinstance(value[name], kind) or (kind is int and isinstance(value[name], bool)):
+            raise UserError(f"{file}: {inside}{name} has the wrong type", got=repr(value[name])[:80], allowed=kind.__name__, remedy=_REMEDY)
 
 
 def _check_complete(path: Path, manifest: Mapping[str, Any]) -> None:
-    if not manifest["complete"]:
+    if not manifest["complete"] or len(manifest["shards"]) != len(manifest["batch_plan"]["shards"]):
         command = manifest.get("provenance", {}).get("command", "eyas capture")
         raise UserError(
             f"{path} is unfinished",

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from eyas.data.store import COUNTS, FORMAT, MANIFEST, TRACE, Plan, Sample, check_files, is_dump, read_manifest, shard_name, shard_samples
 from eyas.errors import UserError
 from eyas.files import atomic_path, read_json, sha256_file, write_text
-from eyas.wiring import Wiring
+from eyas.wiring import WIRING_HASH, Wiring
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,7 @@ class DumpWriter:
         for index, sample in zip(wanted, samples, strict=True):
             _check_sample(sample, self._header, index)
         name = shard_name(number)
-        _save(_shard_tensors(samples), self.folder / name)
+        _save(_shard_tensors(samples), self.folder / name, {WIRING_HASH: self._header.wiring.hash()})
         path = self.folder / name
         record = {
             "file": name,
@@ -207,15 +205,6 @@ def _shard_tensors(samples: Sequence[Sample]) -> dict[str, torch.Tensor]:
     }
 
 
-def _save(tensors: dict[str, torch.Tensor], path: Path) -> None:
-    with atomic_path(path) as temporary, _as_os_error():
-        save_file(tensors, temporary)
-
-
-@contextlib.contextmanager
-def _as_os_error() -> Iterator[None]:
-    """safetensors wraps a full disk in an error of its own."""
-    try:
-        yield
-    except SafetensorError as error:
-        raise OSError(str(error)) from error
+def _save(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    with atomic_path(path) as temporary:
+        save_file(tensors, temporary, metadata)

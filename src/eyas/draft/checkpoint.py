@@ -18,9 +18,9 @@ from safetensors.torch import load_file, save_file
 from eyas.draft.config import DraftConfig
 from eyas.draft.model import Eagle3Draft
 from eyas.errors import UserError
-from eyas.files import atomic_folder, read_json, sha256_text, write_json
+from eyas.files import atomic_folder, metadata_of, read_json, sha256_text, write_json
 from eyas.targets.target import Target
-from eyas.wiring import Wiring
+from eyas.wiring import WIRING_HASH, Wiring, require_match
 
 CONFIG, WEIGHTS, WIRING, TRACE, CARD = "config.json", "model.safetensors", "wiring.json", "trace.safetensors", "README.md"
 
@@ -45,7 +45,7 @@ def save_draft(
     """Write the folder as a whole or not at all; an older draft of the same name is replaced."""
     tensors = {name: _stored(tensor, dtype) for name, tensor in draft.state_dict().items()}
     with atomic_folder(folder, overwrite=is_draft) as temporary:
-        save_file(tensors, temporary / WEIGHTS)
+        save_file(tensors, temporary / WEIGHTS, metadata={WIRING_HASH: wiring.hash()})
         write_json(temporary / CONFIG, draft.config.to_json())
         write_json(temporary / WIRING, wiring.to_json())
         if trace_file is not None:
@@ -72,9 +72,10 @@ def load_draft(folder: Path, target: Target, dtype: torch.dtype) -> LoadedDraft:
     wiring = read_wiring(folder)
     config = DraftConfig.from_json(read_json(folder / CONFIG, "the draft's config"), str(folder / CONFIG))
     _check_sizes(config, wiring, target, folder)
-    draft = Eagle3Draft(config)
-    _fill(draft, folder / WEIGHTS)
+    draft = _filled(config, folder)
+    wiring.require_hash(metadata_of(folder / WEIGHTS).get(WIRING_HASH), str(folder / WEIGHTS), str(folder / WIRING))
     check_vocab_map(draft, str(folder / WEIGHTS))
+    require_match(wiring, WIRING, Wiring(**draft_wiring_fields(draft)), f"{CONFIG} and {WEIGHTS}")
     draft.to(device=target.device, dtype=dtype).eval().requires_grad_(False)
     draft.use_embedding(target.embed)
     trace = folder / TRACE
@@ -122,14 +123,24 @@ def check_vocab_map(draft: Eagle3Draft, where: str) -> None:
         )
 
 
-def _fill(draft: Eagle3Draft, path: Path) -> None:
+def _filled(config: DraftConfig, folder: Path) -> Eagle3Draft:
+    """The draft with its weights. What the file holds is compared with the config before memory is taken for either."""
+    path = folder / WEIGHTS
+    try:
+        with torch.device("meta"):
+            wanted = {name: tensor.shape for name, tensor in Eagle3Draft(config).state_dict().items()}
+    except Exception as error:  # transformers' layers complain of odd sizes and names in many ways
+        raise UserError(
+            f"no draft can be made from {folder / CONFIG}",
+            got=f"{type(error).__name__}: {error}",
+            remedy="use the config.json that was saved with the weights",
+        ) from error
     try:
         tensors = load_file(path)
     except (OSError, SafetensorError) as error:
         raise UserError(
             f"draft weights are missing or damaged: {path}", got=str(error).splitlines()[0], remedy="copy the file again"
         ) from error
-    wanted = draft.state_dict()
     missing, spare = sorted(set(wanted) - set(tensors)), sorted(set(tensors) - set(wanted))
     if missing or spare:
         raise UserError(
@@ -137,12 +148,19 @@ def _fill(draft: Eagle3Draft, path: Path) -> None:
             got=f"missing {missing}, unread {spare}",
             remedy="use the config.json that was saved with these weights",
         )
-    for name, tensor in wanted.items():
-        if tensors[name].shape != tensor.shape:
-            raise UserError(f"{path}: {name} has another shape", got=list(tensors[name].shape), allowed=list(tensor.shape))
+    for name, shape in wanted.items():
+        if tensors[name].shape != shape:
+            raise UserError(
+                f"{path}: {name} has another shape than config.json says",
+                got=list(tensors[name].shape),
+                allowed=list(shape),
+                remedy="use the config.json that was saved with these weights",
+            )
         if tensors[name].is_floating_point() and not bool(torch.isfinite(tensors[name]).all()):
             raise UserError(f"{path}: {name} holds NaN or infinity", remedy="the training diverged or the file is damaged")
+    draft = Eagle3Draft(config)
     draft.load_state_dict(tensors)
+    return draft
 
 
 def _check_sizes(config: DraftConfig, wiring: Wiring, target: Target, folder: Path) -> None:

@@ -40,9 +40,12 @@ def load_pair(target: str, draft: Path | None, device: torch.device, dtype: torc
     """
     if draft is None:
         return ServingPair(load_target(target, device=device, dtype=dtype, trust_remote_code=trust_remote_code), None, (), ())
-    differences = require_match(read_wiring(draft), "the draft", target_wiring(target, trust_remote_code), "the target")
+    wiring = read_wiring(draft)
+    differences = require_match(wiring, "the draft", target_wiring(target, trust_remote_code), "the target")
     # What is compared in numbers is the trace's business: a copy under another name is no reason to warn.
     warnings = [item.text("the draft", "the target") for item in differences if item.field_class == "recorded"]
+    if wiring.teacher_verified is False:
+        warnings.append(f"the draft {draft} learnt from a wrong teacher: {wiring.teacher} does not give the target's own tokens")
     loaded = load_target(target, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
     made = load_draft(draft, loaded, dtype)
     if can_pack(device, dtype):
