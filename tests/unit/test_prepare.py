@@ -119,3 +119,22 @@ def test_a_damaged_prepared_folder_is_refused(llama, tmp_path):
         read_prepared(tmp_path / "out")
     with pytest.raises(UserError, match="missing"):
         read_prepared(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("prepared.json", {"tokenizer_hash": None}),
+        ("prepared.json", {"corpus_hash": 5}),
+        ("prepared.json", {"tokens_sha256": None}),
+        ("ids.json", {"train": ["only one"]}),
+        ("ids.json", {"validation": None}),
+    ],
+)
+def test_prepared_chats_edited_by_hand_are_refused_in_words(llama, tmp_path, file, change):
+    chats = write(tmp_path / "c.jsonl", [{"messages": chat} for chat in tiny_chats(12, seed=3)])
+    prepare(llama, [chats], tmp_path / "out", PrepareSettings())
+    held = json.loads((tmp_path / "out" / file).read_text())
+    (tmp_path / "out" / file).write_text(json.dumps(held | change))
+    with pytest.raises(UserError):
+        read_prepared(tmp_path / "out")
