@@ -35,8 +35,8 @@ import transformers
 
 import eyas
 from eyas.data.chats import read_chats
-from eyas.draft.checkpoint import LoadedDraft, load_draft, read_wiring
 from eyas.engine.engine import Engine
+from eyas.engine.pair import attach_draft
 from eyas.engine.request import SamplingParams
 from eyas.errors import UserError
 from eyas.evaluate.answers import Answer, Prompt, greedy_answers, max_length, render_prompts, spread
@@ -46,10 +46,8 @@ from eyas.evaluate.report import peak_rss_gib, to_json
 from eyas.evaluate.settings import EvaluateSettings, Pair
 from eyas.files import write_json
 from eyas.progress import Progress, console
-from eyas.targets.describe import target_wiring
 from eyas.targets.loading import load_target, resolve_device, resolve_dtype
 from eyas.targets.target import Target
-from eyas.wiring import require_match
 
 HELD_OUT = Path(str(resources.files("eyas.data").joinpath("prompts/heldout.jsonl")))
 PLAIN, TRANSFORMERS = "plain", "transformers"
@@ -139,7 +137,8 @@ def median(values: list[Any]) -> float | None:
     return statistics.median(known) if known else None
 
 
-def measure_speed(options: argparse.Namespace, target: Target, loaded: LoadedDraft, prompts: list[Prompt]) -> dict[str, Any]:
+def measure_speed(options: argparse.Namespace, pair: Pair, prompts: list[Prompt]) -> dict[str, Any]:
+    target = pair.target
     ordinary = load_target(options.target, device=target.device, dtype=target.dtype, fast=False)
     room, limit = max_length(prompts, options.max_new_tokens), options.max_new_tokens
     with ExitStack() as stack:
@@ -149,14 +148,13 @@ def measure_speed(options: argparse.Namespace, target: Target, loaded: LoadedDra
             PLAIN: partial(by_engine, plain, limit),
         }
         for k in range(1, options.max_k + 1):
-            engine = Engine(target, loaded.draft, loaded.wiring.taps, num_draft_tokens=k, max_length=room)
+            engine = Engine(target, pair.draft, pair.taps, num_draft_tokens=k, max_length=room)
             contenders[f"speculative_k{k}"] = partial(by_engine, stack.enter_context(engine), limit)
         return speed_figures(race(contenders, prompts))
 
 
-def measure_acceptance(target: Target, loaded: LoadedDraft, answers: list[Answer], settings: EvaluateSettings) -> dict[str, Any]:
-    pair = Pair(target, loaded.draft, loaded.wiring.taps)
-    return to_json(evaluate_answers(pair, answers, settings, loaded.wiring.taps), lossless=None)
+def measure_acceptance(pair: Pair, answers: list[Answer], settings: EvaluateSettings) -> dict[str, Any]:
+    return to_json(evaluate_answers(pair, answers, settings, pair.taps), lossless=None)
 
 
 def judge(speed: dict[str, Any], draft: dict[str, Any]) -> list[dict[str, Any]]:
@@ -172,9 +170,10 @@ def judge(speed: dict[str, Any], draft: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"figure": name, "wanted": wanted, "got": got[name], "met": (got[name] or 0.0) >= wanted} for name, wanted in GOALS]
 
 
-def load_checked(options: argparse.Namespace, folder: Path, target: Target) -> LoadedDraft:
-    require_match(read_wiring(folder), f"the draft {folder}", target_wiring(options.target), "the target")
-    return load_draft(folder, target, target.dtype)
+def attached(target: Target, folder: Path) -> Pair:
+    serving = attach_draft(target, folder)
+    assert serving.draft is not None
+    return Pair(serving.target, serving.draft, serving.taps)
 
 
 def environment(target: Target) -> dict[str, Any]:
@@ -192,7 +191,8 @@ def environment(target: Target) -> dict[str, Any]:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     target = load_target(options.target, device=resolve_device(options.device), dtype=resolve_dtype(options.dtype))
-    loaded = [load_checked(options, folder, target) for folder in options.draft]
+    pairs = [attached(target, folder) for folder in options.draft]
+    names = [folder.resolve().name for folder in options.draft]
     chats = list(read_chats(options.chats))
     prompts, _ = render_prompts(target, chats, options.max_new_tokens)
     result: dict[str, Any] = {
@@ -200,16 +200,16 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "settings": {
             **{name: value for name, value in vars(options).items() if name != "out"},
             "target": target.name,
-            "draft": [item.name for item in loaded],
+            "draft": names,
             "chats": options.chats.name,
         },
     }
-    result["speed"] = measure_speed(options, target, loaded[0], spread(prompts, options.speed_prompts))
+    result["speed"] = measure_speed(options, pairs[0], spread(prompts, options.speed_prompts))
     result["peak_rss_gib_decoding"] = peak_rss_gib()
     console.print(f"{len(prompts)} held-out prompts: the target's own answers")
     answers = greedy_answers(target, prompts, options.max_new_tokens, options.batch)
     settings = EvaluateSettings(num_draft_tokens=options.k, max_new_tokens=options.max_new_tokens, batch=options.batch, speed_prompts=1)
-    result["drafts"] = [{"name": item.name, **measure_acceptance(target, item, answers, settings)} for item in loaded]
+    result["drafts"] = [{"name": name, **measure_acceptance(pair, answers, settings)} for name, pair in zip(names, pairs, strict=True)]
     result["peak_rss_gib"] = peak_rss_gib()
     result["goals"] = judge(result["speed"], result["drafts"][0])
     return result

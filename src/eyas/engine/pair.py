@@ -12,7 +12,7 @@ from eyas.draft.checkpoint import load_draft, read_wiring
 from eyas.draft.model import Eagle3Draft
 from eyas.taps import Tap
 from eyas.targets.cpu_linear import can_pack, pack_linears
-from eyas.targets.describe import target_wiring
+from eyas.targets.describe import loaded_wiring, target_wiring
 from eyas.targets.loading import load_target
 from eyas.targets.target import Target
 from eyas.wiring import require_match
@@ -38,20 +38,25 @@ def load_pair(target: str, draft: Path | None, device: torch.device, dtype: torc
         WiringError: they were not made for each other.
         UserError: files are missing or damaged.
     """
-    if draft is None:
-        return ServingPair(load_target(target, device=device, dtype=dtype, trust_remote_code=trust_remote_code), None, (), ())
+    if draft is not None:
+        require_match(read_wiring(draft), "the draft", target_wiring(target, trust_remote_code), "the target")
+    loaded = load_target(target, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+    return ServingPair(loaded, None, (), ()) if draft is None else attach_draft(loaded, draft)
+
+
+def attach_draft(target: Target, draft: Path) -> ServingPair:
+    """Load a draft beside a target that is loaded already, in the target's dtype; checks and errors as in `load_pair`."""
     wiring = read_wiring(draft)
-    differences = require_match(wiring, "the draft", target_wiring(target, trust_remote_code), "the target")
+    differences = require_match(wiring, "the draft", loaded_wiring(target), "the target")
     # What is compared in numbers is the trace's business: a copy under another name is no reason to warn.
     warnings = [item.text("the draft", "the target") for item in differences if item.field_class == "recorded"]
     if wiring.teacher_verified is False:
         warnings.append(f"the draft {draft} learnt from a wrong teacher: {wiring.teacher} does not give the target's own tokens")
-    loaded = load_target(target, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
-    made = load_draft(draft, loaded, dtype)
-    if can_pack(device, dtype):
+    made = load_draft(draft, target, target.dtype)
+    if can_pack(target.device, target.dtype):
         pack_linears(made.draft)
     if made.trace_file is not None:
-        check_identity(loaded, Trace.load(made.trace_file), f"the draft {made.name}")
+        check_identity(target, Trace.load(made.trace_file), f"the draft {made.name}")
     else:
         warnings.append(f"the draft {made.name} brings no trace, so it is not known whether this is the target it was trained on")
-    return ServingPair(loaded, made.draft, made.wiring.taps, tuple(warnings))
+    return ServingPair(target, made.draft, made.wiring.taps, tuple(warnings))

@@ -28,7 +28,7 @@ from eyas.data.prepare import PrepareSettings, prepare
 from eyas.data.regenerate import regenerate
 from eyas.data.sample import sample_prompts
 from eyas.data.store import Dump
-from eyas.engine.pair import load_pair
+from eyas.engine.pair import attach_draft
 from eyas.errors import UserError
 from eyas.evaluate.answers import Prompt, greedy_answers, render_prompts, spread
 from eyas.evaluate.plot import check_can_plot
@@ -243,7 +243,7 @@ class _Quickstart:
 
     def _pair(self, folder: Path) -> Pair:
         if folder not in self._pairs:
-            pair = load_pair(str(self.target_folder), folder, self.device, self.dtype)
+            pair = attach_draft(self.target, folder)
             assert pair.draft is not None
             self._pairs[folder] = Pair(pair.target, pair.draft, pair.taps)
         return self._pairs[folder]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from eyas.files import sha256_text
 from eyas.targets.loading import load_config, load_tokenizer, tokenizer_hash
+from eyas.targets.target import Target
 from eyas.wiring import Wiring
 
 
@@ -21,4 +22,16 @@ def target_wiring(target: str, trust_remote_code: bool = False) -> Wiring:
         tokenizer_hash=tokenizer_hash(tokenizer),
         target_name=Path(target).resolve().name if Path(target).is_dir() else target,
         chat_template_hash=sha256_text(template) if isinstance(template, str) else None,
+    )
+
+
+def loaded_wiring(target: Target) -> Wiring:
+    """The same of a target that is loaded already."""
+    return Wiring(
+        num_target_layers=target.num_layers,
+        target_hidden_size=target.hidden_size,
+        target_vocab_size=target.vocab_size,
+        tokenizer_hash=target.tokenizer_hash,
+        target_name=target.name,
+        chat_template_hash=target.chat_template_hash,
     )
