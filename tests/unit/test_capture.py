@@ -203,6 +203,7 @@ capture_to_dump(target, corpus_for(target), settings(), out)
 """
 
 
+@pytest.mark.timeout(600)  # two more interpreters on a busy machine
 def test_killed_twice_and_resumed_gives_the_bits_of_an_uninterrupted_run(target, dump: Path, tiny_targets, tmp_path: Path):
     (tmp_path / "tests_capture.py").write_text(Path(__file__).read_text())
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}

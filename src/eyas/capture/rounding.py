@@ -24,6 +24,7 @@ GROUP = 32
 # Distinct values among 32 neighbours. Real weights in bf16 have about 31; 8 bits a row or a group leave 28 to 29.8; what has
 # fewer bits leaves less than 26. Quantised weights keep these counts when they are stored in any float dtype.
 _FOUR_BIT, _EIGHT_BIT = 26.0, 30.4
+_CERTAIN = 0.99  # of the groups
 _SAMPLED_VALUES = 1 << 14  # of a matrix
 
 
@@ -82,7 +83,11 @@ def rounded(target: Target, change: Rounding) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Look:
-    """What rounding weight matrices show: the coarsest of at least a quarter of them, and the finest of any."""
+    """What rounding weight matrices show.
+
+    coarsest: of at least a quarter of them (quantisers spare some), by counting values.
+    finest: of any of them, granting quantisation only where it is certain: 16 values in every group.
+    """
 
     coarsest: str
     finest: str
@@ -90,7 +95,8 @@ class Look:
     def may_add_to(self, recorded: Look) -> str:
         """The rounding by which these weights may differ from `recorded` ones.
 
-        If those looked just as coarse, a few finer matrices among these were not rounded but changed: then it is the finest.
+        If those looked just as coarse, the look proves no rounding of these: a few steps of training in bf16 leave most
+        weights of a quantised target where they were. Then only what is certain counts.
         """
         return self.finest if self.coarsest == recorded.coarsest else self.coarsest
 
@@ -101,23 +107,21 @@ def look_at(target: Target) -> Look:
     if declared is not None:
         return Look(declared, declared)
     order = ("int4", "int8", "bfloat16", "float16", "float32")
-    shown = sorted((_shown(weight) for weight in _samples(target)), key=order.index)
-    return Look(shown[len(shown) // 4], shown[-1])  # quantisers spare some matrices
+    shown = [_shown(weight) for weight in _samples(target)]
+    coarse, certain = (sorted(column, key=order.index) for column in zip(*shown, strict=True))
+    return Look(coarse[len(coarse) // 4], certain[-1])
 
 
-def _shown(weight_RC: torch.Tensor) -> str:
+def _shown(weight_RC: torch.Tensor) -> tuple[str, str]:
+    """What one matrix shows, and what of it is certain."""
     groups = weight_RC.float().flatten()
     groups = groups[: len(groups) // GROUP * GROUP].view(-1, GROUP)
     in_order = groups.sort(dim=-1).values
-    distinct = 1.0 + (in_order[:, 1:] != in_order[:, :-1]).sum(-1).float().mean().item()
-    if distinct < _FOUR_BIT:
-        return "int4"
-    if distinct < _EIGHT_BIT:
-        return "int8"
-    for name in ("bfloat16", "float16"):
-        if torch.equal(ROUNDINGS[name](groups).float(), groups):
-            return name
-    return "float32"
+    distinct = 1.0 + (in_order[:, 1:] != in_order[:, :-1]).sum(-1).float()
+    cast = next((name for name in ("bfloat16", "float16") if torch.equal(ROUNDINGS[name](groups).float(), groups)), "float32")
+    if distinct.mean() < _FOUR_BIT:
+        return "int4", "int4" if (distinct <= 16).float().mean() > _CERTAIN else cast
+    return ("int8" if distinct.mean() < _EIGHT_BIT else cast), cast
 
 
 def _samples(target: Target) -> Iterator[torch.Tensor]:

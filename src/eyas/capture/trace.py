@@ -145,12 +145,13 @@ def compare_traces(left: Trace, right: Trace) -> IdentityReport | None:
     if left.state_names != right.state_names or not torch.equal(left.token_ids, right.token_ids) or left.hidden_size != right.hidden_size:
         return None
     agreement = float((left.top1 == right.top1).float().mean())
-    # Either may be the rounded copy of the other: the kinder verdict is the right one.
     found = [
         _judge(one, one.distances(other.sketches), other.look.may_add_to(one.look), agreement)
         for one, other in ((left, right), (right, left))
     ]
-    return max(found, key=lambda report: report.allowed / max(report.distance, 1e-12))
+    found.sort(key=lambda report: report.distance / report.allowed)
+    # Where one looks coarser, it may be the rounded copy of the other: the kinder verdict. Looks that are equal excuse nothing.
+    return found[-1] if left.look.coarsest == right.look.coarsest else found[0]
 
 
 def _judge(trace: Trace, distance_S: torch.Tensor, weights: str, agreement: float) -> IdentityReport:
