@@ -19,6 +19,8 @@ from eyas.errors import UserError
 
 # json's own error is a ValueError, and so is an integer of thousands of digits; brackets nested too deep are the other one.
 JSON_ERRORS = (ValueError, RecursionError)
+_UMASK = os.umask(0)  # it can only be read by setting it
+os.umask(_UMASK)
 
 
 @contextlib.contextmanager
@@ -67,12 +69,19 @@ def atomic_path(path: Path) -> Iterator[Path]:
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             yield temporary
+            _open_to_readers(temporary)
             with open(temporary, "rb") as stream:
                 os.fsync(stream.fileno())
             os.replace(temporary, path)
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+def _open_to_readers(path: Path) -> None:
+    """safetensors makes files that only their owner can read; a model is shared like any other file, as the umask says."""
+    if path.is_file():
+        path.chmod(0o666 & ~_UMASK)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -104,6 +113,8 @@ def atomic_folder(path: Path, *, overwrite: Callable[[Path], bool] = lambda exis
         with writing(path):
             temporary.mkdir(parents=True)
             yield temporary
+            for file in temporary.rglob("*"):
+                _open_to_readers(file)
             if path.exists():
                 shutil.rmtree(path)
             os.replace(temporary, path)

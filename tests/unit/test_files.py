@@ -197,3 +197,18 @@ def test_a_folder_that_can_be_written_is_not_made(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="cannot write"):
         check_folder_writable(tmp_path / "file" / "er")
+
+
+def test_written_files_are_as_open_as_the_umask_allows(tmp_path):
+    """safetensors makes them 0600."""
+    import torch
+    from safetensors.torch import save_file
+
+    ordinary = tmp_path / "ordinary"
+    ordinary.write_text("x")
+    with atomic_path(tmp_path / "one.safetensors") as temporary:
+        save_file({"x": torch.zeros(1)}, temporary)
+    with atomic_folder(tmp_path / "folder") as temporary:
+        save_file({"x": torch.zeros(1)}, temporary / "two.safetensors")
+    modes = {path.stat().st_mode for path in (ordinary, tmp_path / "one.safetensors", tmp_path / "folder" / "two.safetensors")}
+    assert len(modes) == 1
