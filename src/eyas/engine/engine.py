@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -89,13 +89,22 @@ class Engine:
 
     # -- what callers use --------------------------------------------------------------------------------------
 
-    def generate(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[Output]:
-        """Answer all prompts, `max_batch` at a time; a finished one makes room at once. Outputs in the order given."""
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, advance: Callable[[int], None] = lambda num_finished: None
+    ) -> list[Output]:
+        """Answer all prompts, `max_batch` at a time; a finished one makes room at once. Outputs in the order given.
+
+        Args:
+            advance: told after every step how many more requests are finished, for a progress bar.
+        """
         requests: list[Request] = []
         try:
             requests.extend(self.add(prompt, params, index) for index, prompt in enumerate(prompts))
-            while any(request.finish_reason is None for request in requests):
+            num_finished = 0
+            while num_finished < len(requests):
                 self.step()
+                before, num_finished = num_finished, sum(request.finish_reason is not None for request in requests)
+                advance(num_finished - before)
         finally:
             for request in requests:  # after an error nothing of this call stays behind
                 self.abort(request)

@@ -10,6 +10,7 @@ from eyas.engine.engine import Engine
 from eyas.engine.request import Output, SamplingParams
 from eyas.errors import UserError
 from eyas.loops import find_loop
+from eyas.progress import Progress
 from eyas.targets.target import Target
 
 
@@ -70,8 +71,10 @@ def render_prompts(target: Target, chats: Sequence[Chat], max_new_tokens: int) -
 
 def greedy_answers(target: Target, prompts: Sequence[Prompt], max_new_tokens: int, batch: int) -> list[Answer]:
     """One greedy answer a prompt, by plain decoding."""
-    with Engine(target, max_batch=min(batch, len(prompts)), max_length=max_length(prompts, max_new_tokens)) as engine:
-        outputs = engine.generate([prompt.token_ids for prompt in prompts], SamplingParams(max_new_tokens=max_new_tokens))
+    engine = Engine(target, max_batch=min(batch, len(prompts)), max_length=max_length(prompts, max_new_tokens))
+    with engine, Progress("the target's own answers", len(prompts), "answer") as progress:
+        asked = [prompt.token_ids for prompt in prompts]
+        outputs = engine.generate(asked, SamplingParams(max_new_tokens=max_new_tokens), progress.advance)
     return [_answer(prompt, output, target.stop_ids) for prompt, output in zip(prompts, outputs, strict=True)]
 
 

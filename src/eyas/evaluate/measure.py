@@ -14,6 +14,7 @@ from eyas.engine.request import Output, SamplingParams
 from eyas.engine.ties import explain_difference
 from eyas.evaluate.answers import Prompt, max_length
 from eyas.evaluate.settings import EvaluateSettings, Pair
+from eyas.progress import Progress
 from eyas.targets.loading import dtype_name
 from eyas.targets.target import Target
 
@@ -46,8 +47,10 @@ class Lossless:
 
 def measure(pair: Pair, prompts: Sequence[Prompt], settings: EvaluateSettings) -> list[Output]:
     """Greedy speculative decoding of every prompt, in order."""
-    with _speculative(pair, prompts, settings, min(settings.batch, len(prompts))) as engine:
-        return engine.generate([prompt.token_ids for prompt in prompts], SamplingParams(max_new_tokens=settings.max_new_tokens))
+    batch = min(settings.batch, len(prompts))
+    with _speculative(pair, prompts, settings, batch) as engine, Progress("decoding with the draft", len(prompts), "answer") as progress:
+        asked = [prompt.token_ids for prompt in prompts]
+        return engine.generate(asked, SamplingParams(max_new_tokens=settings.max_new_tokens), progress.advance)
 
 
 def measure_speed(pair: Pair, prompts: Sequence[Prompt], settings: EvaluateSettings) -> Speed:
