@@ -10,7 +10,7 @@ from eyas.errors import UserError
 from eyas.taps import Tap, parse_taps
 
 DEFAULT_MINUTES = 11.0
-_CHATS_PER_MINUTE = 50  # answered in about a quarter of the time, and captured in a tenth
+_CHATS_PER_MINUTE = 30  # half a second each to answer, an eighth of one to capture; more would leave too little time for training
 _EVALUATED_PER_MINUTE = 4
 
 
