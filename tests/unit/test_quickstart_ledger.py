@@ -124,7 +124,7 @@ def test_wrong_states_are_others_and_exist(taps, wrong):
 
 
 def test_recipe_fits_its_time():
-    assert Recipe.for_minutes(11).evaluated == 40
+    assert Recipe.for_minutes(11).evaluated == 30
     assert Recipe.for_minutes(2).num_chats < Recipe.for_minutes(11).num_chats
     assert Recipe.for_minutes(11).seconds_behind < 3 * 60
     with pytest.raises(UserError, match="--minutes"):

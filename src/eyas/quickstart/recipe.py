@@ -10,8 +10,8 @@ from eyas.errors import UserError
 from eyas.taps import Tap, parse_taps
 
 DEFAULT_MINUTES = 11.0
-_CHATS_PER_MINUTE = 30  # half a second each to answer, an eighth of one to capture; more would leave too little time for training
-_EVALUATED_PER_MINUTE = 4
+_CHATS_PER_MINUTE = 24  # half a second each to answer, a quarter of one to capture; more would leave too little time for training
+_EVALUATED_PER_MINUTE = 3
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Recipe:
         """Raises UserError for less than two minutes: then there is nothing to see."""
         if not 2 <= minutes <= 600:
             raise UserError("--minutes is out of range", got=minutes, allowed="2 to 600; the default is 11")
-        evaluated = max(10, min(40, int(_EVALUATED_PER_MINUTE * minutes)))
-        return Recipe(minutes, int(_CHATS_PER_MINUTE * minutes), evaluated, seconds_behind=25 + 3.5 * evaluated)
+        evaluated = max(10, min(30, int(_EVALUATED_PER_MINUTE * minutes)))
+        return Recipe(minutes, int(_CHATS_PER_MINUTE * minutes), evaluated, seconds_behind=25 + 5 * evaluated)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
