@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from eyas.draft.cache import DraftCache
-from eyas.draft.checkpoint import draft_wiring_fields, load_draft, save_draft
-from eyas.draft.config import DraftConfig
+from eyas.draft.checkpoint import draft_wiring_fields, load_draft, read_draft, read_wiring, save_draft
+from eyas.draft.config import DraftConfig, MlaConfig
 from eyas.draft.model import Eagle3Draft
 from eyas.draft.unroll import unroll
 from eyas.draft.warmstart import warm_start
@@ -22,17 +23,32 @@ from eyas.targets.loading import load_target
 from eyas.wiring import Wiring
 
 CPU = torch.device("cpu")
-SWITCHES = [{}, {"norm_before_fc": True}, {"fc_norm": True}, {"norm_before_residual": True}, {"norm_output": True}]
+MLA = MlaConfig(kv_lora_rank=12, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=10, q_lora_rank=16, softmax_factor=1.3)
+MLA_HEADS = {"num_key_value_heads": 4, "head_dim": 12}
+SWITCHES: list[dict[str, Any]] = [
+    {},
+    {"norm_before_fc": True},
+    {"fc_norm": True},
+    {"norm_before_residual": True},
+    {"norm_output": True},
+    {"qk_norm": True, "attention_bias": True, "mlp_bias": True, "fc_bias": True},
+    {"hidden_size": 16, "own_embedding": True},
+    {"own_embedding": True, "draft_vocab_size": 50, "lm_head_source": "embedding"},
+    {"mla": MLA, **MLA_HEADS},
+    {"mla": dataclasses.replace(MLA, q_lora_rank=None, rope_interleaved=False), **MLA_HEADS, "norm_output": True, "fc_norm": True},
+]
 
 
-def make_draft(**switches: bool) -> Eagle3Draft:
+def make_draft(**switches: Any) -> Eagle3Draft:
     torch.manual_seed(0)
-    config = DraftConfig(32, 32, 3, 64, 4, 2, 8, 50, 20, {"rope_type": "default", "rope_theta": 1e4}, 128, **switches)
+    config = DraftConfig(32, 32, 3, 64, 4, 2, 8, 50, 20, {"rope_type": "default", "rope_theta": 1e4}, 128)
+    config = dataclasses.replace(config, **switches)
+    config.check("the test")
     draft = Eagle3Draft(config)
     for parameter in draft.parameters():
         torch.nn.init.uniform_(parameter, -0.5, 0.5)
-    embedding = torch.nn.Embedding(50, 32).requires_grad_(False)
-    draft.use_embedding(embedding)
+    if not config.own_embedding:
+        draft.use_embedding(torch.nn.Embedding(50, 32).requires_grad_(False))
     return draft
 
 
@@ -57,8 +73,8 @@ def decode(draft: Eagle3Draft, token_T: torch.Tensor, states_TS: torch.Tensor, r
     return outputs
 
 
-@pytest.mark.parametrize("switches", SWITCHES)
-def test_unroll_equals_decoding_step_by_step(switches: dict[str, bool]) -> None:
+@pytest.mark.parametrize("switches", SWITCHES, ids=lambda switches: "+".join(switches) or "plain")
+def test_unroll_equals_decoding_step_by_step(switches: dict[str, Any]) -> None:
     draft = make_draft(**switches)
     token_BT, states_BTS = text()
     outputs = unroll(draft, token_BT, states_BTS, 4)
@@ -134,6 +150,77 @@ def test_round_trip(saved) -> None:
     assert not any("embed" in name for name in load_file(folder / "model.safetensors"))
 
 
+def test_a_draft_of_format_1_is_still_read(saved) -> None:
+    folder, target = saved
+    config = json.loads((folder / "config.json").read_text())
+    old = {key: value for key, value in config.items() if key not in NEW_KEYS} | {"eyas_draft_format": 1}
+    (folder / "config.json").write_text(json.dumps(old))
+    assert load_draft(folder, target, torch.float32).draft.config == DraftConfig.from_json(config, "now")
+    (folder / "config.json").write_text(json.dumps(config | {"eyas_draft_format": 1}))
+    with pytest.raises(UserError, match="unknown"):
+        load_draft(folder, target, torch.float32)
+
+
+NEW_KEYS = {"mla", "own_embedding", "lm_head_source", "fc_bias", "attention_bias", "mlp_bias", "qk_norm"}
+
+
+def test_read_without_a_target_every_tensor_as_it_is_stored(saved) -> None:
+    folder, target = saved
+    draft = read_draft(folder).draft
+    draft.midlayer.hidden_norm.half()
+    save_draft(folder, draft, read_wiring(folder), None, "card", dtype=None)
+    again = read_draft(folder).draft
+    assert {name: tensor.dtype for name, tensor in again.state_dict().items()} == {
+        name: tensor.dtype for name, tensor in draft.state_dict().items()
+    }
+    assert again.midlayer.hidden_norm.weight.dtype == torch.float16
+    assert load_draft(folder, target, torch.float32).draft.midlayer.hidden_norm.weight.dtype == torch.float32
+
+
+def test_a_draft_brings_its_own_embedding(tmp_path: Path, tiny_targets) -> None:
+    target = load_target(str(tiny_targets("llama")), device=CPU, dtype=torch.float32)
+    config = DraftConfig.from_target(target.config, num_taps=1, draft_vocab_size=target.vocab_size)
+    draft = Eagle3Draft(dataclasses.replace(config, hidden_size=48, own_embedding=True, lm_head_source="embedding"))
+    wiring = Wiring(taps=parse_taps("layer:1"), **draft_wiring_fields(draft))
+    assert (wiring.embedding_source, wiring.lm_head_source, wiring.d2t_kind) == ("draft", "draft", "full")
+    save_draft(tmp_path / "draft", draft, wiring, None, "card", dtype=torch.float32)
+    assert "lm_head.weight" not in load_file(tmp_path / "draft" / "model.safetensors")
+    loaded = load_draft(tmp_path / "draft", target, torch.float32).draft
+    ids = torch.tensor([[4, 9]])
+    assert torch.equal(loaded.embed(ids), draft.embed_tokens(ids))
+    assert torch.equal(loaded.head_weight, draft.embed_tokens.weight)
+
+
+def test_frequencies_stay_exact_when_the_weights_are_cast() -> None:
+    draft = make_draft()
+    exact = draft.midlayer.rope.inv_freq.clone()
+    assert not torch.equal(exact.bfloat16().float(), exact)
+    assert torch.equal(draft.to(torch.bfloat16).midlayer.rope.inv_freq, exact)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        ({"own_embedding": False, "hidden_size": 16}, "embedding of its own"),
+        ({"lm_head_source": "embedding", "draft_vocab_size": 50}, "tied to an embedding"),
+        ({"lm_head_source": "target"}, "whole vocabulary"),
+        ({"num_key_value_heads": 3}, "divide evenly"),
+        ({"head_dim": 9}, "odd"),
+        ({"mla": dataclasses.asdict(MLA), "num_key_value_heads": 4}, "head_dim is not"),
+        ({"mla": {**dataclasses.asdict(MLA), "kv_lora_rank": 0}}, "kv_lora_rank"),
+        ({"mla": {**dataclasses.asdict(MLA), "heads": 3}}, "unknown"),
+        ({"mla": 7}, "mla has the wrong type"),
+        ({"lm_head_source": "nowhere"}, "lm_head_source"),
+        ({"own_embedding": 1}, "own_embedding"),
+        ({"rms_norm_eps": float("inf")}, "rms_norm_eps"),
+    ],
+)
+def test_configs_of_no_draft_are_refused(edit: dict[str, Any], message: str) -> None:
+    value = make_draft().config.to_json() | edit
+    with pytest.raises(UserError, match=message):
+        DraftConfig.from_json(value, "config.json")
+
+
 def damage(folder: Path, change) -> None:
     tensors = load_file(folder / "model.safetensors")
     change(tensors)
@@ -152,6 +239,8 @@ def damage(folder: Path, change) -> None:
         (lambda t: t["d2t"].zero_(), "t2d marks other"),
         (lambda t: t["t2d"].zero_(), "t2d marks other"),
         (lambda t: t["d2t"].add_(10**6), "out of the target's vocabulary"),
+        (lambda t: t.update(d2t=t["d2t"].float()), "another type of numbers"),
+        (lambda t: t.update({"norm.weight": t["norm.weight"].to(torch.float8_e4m3fn)}), "another type of numbers"),
     ],
 )
 def test_broken_weights_are_refused(saved, change, message: str) -> None:
@@ -172,6 +261,9 @@ def test_truncated_weights_and_foreign_config_are_refused(saved) -> None:
     with pytest.raises(UserError, match="surprise"):
         load_draft(folder, target, torch.float32)
     (folder / "config.json").write_text(json.dumps({**config, "target_hidden_size": 4096}))
+    with pytest.raises(UserError, match="an embedding of its own"):
+        load_draft(folder, target, torch.float32)
+    (folder / "config.json").write_text(json.dumps({**config, "hidden_size": 4096, "target_hidden_size": 4096}))
     with pytest.raises(UserError, match="made for another target"):
         load_draft(folder, target, torch.float32)
 

@@ -1,12 +1,13 @@
 """A draft on disk: config.json, model.safetensors, wiring.json, trace.safetensors and a README.md.
 
 Every tensor must be read and every parameter written; the map between draft and target vocabulary is checked for its
-invariants. The embedding belongs to the target and is not stored.
+invariants. An embedding or head that belongs to the target is not stored.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ from eyas.wiring import WIRING_HASH, Wiring, require_match
 
 CONFIG, WEIGHTS, WIRING, TRACE, CARD = "config.json", "model.safetensors", "wiring.json", "trace.safetensors", "README.md"
 
+_FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+_DTYPES = {"d2t": (torch.int64,), "t2d": (torch.bool,)}
+
 
 @dataclass(frozen=True)
 class LoadedDraft:
@@ -40,9 +44,13 @@ def is_draft(folder: Path) -> bool:
 
 
 def save_draft(
-    folder: Path, draft: Eagle3Draft, wiring: Wiring, trace_file: Path | None, card: str, dtype: torch.dtype = torch.bfloat16
+    folder: Path, draft: Eagle3Draft, wiring: Wiring, trace_file: Path | None, card: str, dtype: torch.dtype | None = torch.bfloat16
 ) -> None:
-    """Write the folder as a whole or not at all; an older draft of the same name is replaced."""
+    """Write the folder as a whole or not at all; an older draft of the same name is replaced.
+
+    Args:
+        dtype: of all floating-point tensors; None leaves each as it is.
+    """
     tensors = {name: _stored(tensor, dtype) for name, tensor in draft.state_dict().items()}
     with atomic_folder(folder, overwrite=is_draft) as temporary:
         save_file(tensors, temporary / WEIGHTS, metadata={WIRING_HASH: wiring.hash()})
@@ -72,12 +80,24 @@ def load_draft(folder: Path, target: Target, dtype: torch.dtype) -> LoadedDraft:
     wiring = read_wiring(folder)
     config = DraftConfig.from_json(read_json(folder / CONFIG, "the draft's config"), str(folder / CONFIG))
     _check_sizes(config, wiring, target, folder)
-    draft = _filled(config, folder)
-    wiring.require_hash(metadata_of(folder / WEIGHTS).get(WIRING_HASH), str(folder / WEIGHTS), str(folder / WIRING))
-    check_vocab_map(draft, str(folder / WEIGHTS))
-    require_match(wiring, WIRING, Wiring(**draft_wiring_fields(draft)), f"{CONFIG} and {WEIGHTS}")
+    draft = _checked(config, wiring, folder)
     draft.to(device=target.device, dtype=dtype).eval().requires_grad_(False)
-    draft.use_embedding(target.embed)
+    draft.use_target(target)
+    trace = folder / TRACE
+    return LoadedDraft(draft, wiring, folder.resolve().name, trace if trace.is_file() else None)
+
+
+def read_draft(folder: Path) -> LoadedDraft:
+    """Load without a target, on the CPU and each tensor in the dtype it is stored in; `use_target` must come before a step.
+
+    Raises UserError for the same faults as `load_draft`, but for those that only a target shows.
+    """
+    if not folder.is_dir():
+        raise UserError(f"draft folder does not exist: {folder}")
+    wiring = read_wiring(folder)
+    config = DraftConfig.from_json(read_json(folder / CONFIG, "the draft's config"), str(folder / CONFIG))
+    _check_taps(config, wiring, folder)
+    draft = _checked(config, wiring, folder).eval().requires_grad_(False)
     trace = folder / TRACE
     return LoadedDraft(draft, wiring, folder.resolve().name, trace if trace.is_file() else None)
 
@@ -85,7 +105,6 @@ def load_draft(folder: Path, target: Target, dtype: torch.dtype) -> LoadedDraft:
 def draft_wiring_fields(draft: Eagle3Draft) -> dict[str, Any]:
     """The part of the wiring that only the draft knows, read off the module itself, not off a config."""
     config = draft.config
-    full = config.draft_vocab_size == config.vocab_size
     return {
         "norm_before_fc": config.norm_before_fc,
         "fc_norm": config.fc_norm,
@@ -94,10 +113,10 @@ def draft_wiring_fields(draft: Eagle3Draft) -> dict[str, Any]:
         "rope_inv_freq": tuple(draft.midlayer.rope.inv_freq.float().tolist()),
         "rope_attention_scaling": float(draft.midlayer.rope.attention_scaling),
         "rope_offset": 0,
-        "d2t_kind": "full" if full else "offset",
+        "d2t_kind": "full" if config.full_vocabulary else "offset",
         "d2t_hash": sha256_text(json.dumps(draft.d2t.tolist())),
-        "embedding_source": "target",
-        "lm_head_source": "draft",
+        "embedding_source": "draft" if config.own_embedding else "target",
+        "lm_head_source": "target" if config.lm_head_source == "target" else "draft",
     }
 
 
@@ -123,18 +142,38 @@ def check_vocab_map(draft: Eagle3Draft, where: str) -> None:
         )
 
 
-def _filled(config: DraftConfig, folder: Path) -> Eagle3Draft:
-    """The draft with its weights. What the file holds is compared with the config before memory is taken for either."""
-    path = folder / WEIGHTS
+def _checked(config: DraftConfig, wiring: Wiring, folder: Path) -> Eagle3Draft:
+    draft = filled(config, _read_tensors(config, folder))
+    wiring.require_hash(metadata_of(folder / WEIGHTS).get(WIRING_HASH), str(folder / WEIGHTS), str(folder / WIRING))
+    check_vocab_map(draft, str(folder / WEIGHTS))
+    require_match(wiring, WIRING, Wiring(**draft_wiring_fields(draft)), f"{CONFIG} and {WEIGHTS}")
+    return draft
+
+
+def filled(config: DraftConfig, tensors: Mapping[str, torch.Tensor]) -> Eagle3Draft:
+    """A draft that holds these tensors, each in its own dtype; they must be all that it has, and no others."""
+    draft = Eagle3Draft(config)
+    draft.load_state_dict(tensors, assign=True)
+    return draft
+
+
+def wanted_shapes(config: DraftConfig, where: str) -> dict[str, torch.Size]:
+    """The tensors that a draft of this config has. Raises UserError if there can be no such draft; takes no memory."""
     try:
         with torch.device("meta"):
-            wanted = {name: tensor.shape for name, tensor in Eagle3Draft(config).state_dict().items()}
+            return {name: tensor.shape for name, tensor in Eagle3Draft(config).state_dict().items()}
     except Exception as error:  # transformers' layers complain of odd sizes and names in many ways
         raise UserError(
-            f"no draft can be made from {folder / CONFIG}",
+            f"no draft can be made from {where}",
             got=f"{type(error).__name__}: {error}",
             remedy="use the config.json that was saved with the weights",
         ) from error
+
+
+def _read_tensors(config: DraftConfig, folder: Path) -> dict[str, torch.Tensor]:
+    """The draft's tensors. What the file holds is compared with the config before memory is taken for either."""
+    path = folder / WEIGHTS
+    wanted = wanted_shapes(config, str(folder / CONFIG))
     try:
         tensors = load_file(path)
     except (OSError, SafetensorError) as error:
@@ -156,11 +195,12 @@ def _filled(config: DraftConfig, folder: Path) -> Eagle3Draft:
                 allowed=list(shape),
                 remedy="use the config.json that was saved with these weights",
             )
+        allowed = _DTYPES.get(name, _FLOATS)
+        if tensors[name].dtype not in allowed:
+            raise UserError(f"{path}: {name} has another type of numbers", got=tensors[name].dtype, allowed=", ".join(map(str, allowed)))
         if tensors[name].is_floating_point() and not bool(torch.isfinite(tensors[name]).all()):
             raise UserError(f"{path}: {name} holds NaN or infinity", remedy="the training diverged or the file is damaged")
-    draft = Eagle3Draft(config)
-    draft.load_state_dict(tensors)
-    return draft
+    return tensors
 
 
 def _check_sizes(config: DraftConfig, wiring: Wiring, target: Target, folder: Path) -> None:
@@ -171,6 +211,10 @@ def _check_sizes(config: DraftConfig, wiring: Wiring, target: Target, folder: Pa
             allowed=f"{target.name} has hidden size {target.hidden_size}, vocabulary {target.vocab_size}",
             remedy="use the target that the draft was trained for",
         )
+    _check_taps(config, wiring, folder)
+
+
+def _check_taps(config: DraftConfig, wiring: Wiring, folder: Path) -> None:
     if len(wiring.taps) != config.num_taps:
         raise UserError(
             f"{folder}: config and wiring disagree on the taps",
@@ -179,5 +223,5 @@ def _check_sizes(config: DraftConfig, wiring: Wiring, target: Target, folder: Pa
         )
 
 
-def _stored(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return tensor.detach().to("cpu", dtype if tensor.is_floating_point() else tensor.dtype).contiguous()
+def _stored(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    return tensor.detach().to("cpu", dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype).contiguous()

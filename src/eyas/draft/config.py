@@ -3,23 +3,48 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from transformers import LlamaConfig
 
 from eyas.errors import UserError
 
-FORMAT = 1
+FORMAT = 2  # format 1 knew Llama-style heads that share the target's embedding only
+LmHeadSource = Literal["draft", "embedding", "target"]
+
+
+@dataclass(frozen=True)
+class MlaConfig:
+    """Sizes of a multi-head latent attention, as in DeepSeek-V2 and V3.
+
+    `q_lora_rank` is None where queries are projected in one go. `rope_interleaved`: RoPE turns neighbouring columns
+    (0, 1), (2, 3), ... of the rotary slice, not column i and i + half. `softmax_factor` multiplies the scores beside
+    1 / sqrt(qk_nope_head_dim + qk_rope_head_dim): YaRN's mscale squared where a project applies it.
+    """
+
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+    q_lora_rank: int | None = None
+    rope_interleaved: bool = True
+    softmax_factor: float = 1.0
+
+    @property
+    def qk_head_dim(self) -> int:
+        return self.qk_nope_head_dim + self.qk_rope_head_dim
 
 
 @dataclass(frozen=True)
 class DraftConfig:
-    """Sizes and switches of an EAGLE-3 head with one Llama-style layer.
+    """Sizes and switches of an EAGLE-3 head with one layer; `mla` is None if its attention is Llama-style.
 
     `norm_before_fc`: one RMSNorm over the concatenated taps. `fc_norm`: one RMSNorm a tap. `norm_before_residual`: the
     residual is the normed hidden state. `norm_output`: the state fed back into the next step is the normed one.
+    `own_embedding`: token embeddings come with the draft. `lm_head_source`: a head of its own, its own embedding once
+    more, or the target's head. With `mla`, every head has keys and values of its own, and `head_dim` is that of the keys.
     """
 
     hidden_size: int
@@ -39,6 +64,41 @@ class DraftConfig:
     fc_norm: bool = False
     norm_before_residual: bool = False
     norm_output: bool = False
+    mla: MlaConfig | None = None
+    own_embedding: bool = False
+    lm_head_source: LmHeadSource = "draft"
+    fc_bias: bool = False
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+
+    @property
+    def full_vocabulary(self) -> bool:
+        return self.draft_vocab_size == self.vocab_size
+
+    @property
+    def rope_dim(self) -> int:
+        """How many columns of a head RoPE turns."""
+        return self.head_dim if self.mla is None else self.mla.qk_rope_head_dim
+
+    def check(self, where: str) -> None:
+        """Raises UserError for a combination that no head has."""
+        mla, wide = self.mla, self.hidden_size != self.target_hidden_size
+        wrong = [
+            (self.draft_vocab_size > self.vocab_size, "the draft knows more tokens than the target"),
+            (self.num_attention_heads % self.num_key_value_heads != 0, "query heads do not divide evenly over key/value heads"),
+            (self.rope_dim % 2 != 0, "RoPE turns pairs of columns, but their number is odd"),
+            (wide and not self.own_embedding, "a draft of another width than the target needs an embedding of its own"),
+            (self.lm_head_source == "embedding" and not self.own_embedding, "lm_head is tied to an embedding that the draft has not"),
+            (self.lm_head_source != "draft" and not self.full_vocabulary, "a shared lm_head speaks of the whole vocabulary only"),
+            (self.lm_head_source == "target" and wide, "the target's lm_head reads another width"),
+            (mla is not None and self.num_key_value_heads != self.num_attention_heads, "MLA has as many key heads as query heads"),
+            (mla is not None and self.head_dim != mla.qk_head_dim, "head_dim is not the MLA head's qk_nope_head_dim + qk_rope_head_dim"),
+            (mla is not None and (self.attention_bias or self.qk_norm), "an MLA head has neither biases nor q_norm and k_norm"),
+        ]
+        found = [words for is_wrong, words in wrong if is_wrong]
+        if found:
+            raise UserError(f"{where}: no draft has these settings together", got="; ".join(found))
 
     @staticmethod
     def from_target(text_config: Any, *, num_taps: int, draft_vocab_size: int, **switches: Any) -> DraftConfig:
@@ -75,14 +135,15 @@ class DraftConfig:
         )
 
     def layer_config(self) -> LlamaConfig:
-        """The config of transformers' Llama parts that the layer is built from."""
+        """The config of the parts that are transformers': MLP, RoPE and cache. Heads are the attention's own business."""
         return LlamaConfig(
             hidden_size=self.hidden_size,
             intermediate_size=self.intermediate_size,
             num_hidden_layers=1,
-            num_attention_heads=self.num_attention_heads,
-            num_key_value_heads=self.num_key_value_heads,
-            head_dim=self.head_dim,
+            num_attention_heads=1,
+            num_key_value_heads=1,
+            head_dim=self.rope_dim,
+            mlp_bias=self.mlp_bias,
             hidden_act=self.hidden_act,
             rms_norm_eps=self.rms_norm_eps,
             rope_parameters=dict(self.rope_parameters),
@@ -95,21 +156,52 @@ class DraftConfig:
 
     @staticmethod
     def from_json(value: Mapping[str, Any], where: str) -> DraftConfig:
-        """Raises UserError for another format and for unknown, missing or ill-typed keys."""
-        if value.get("eyas_draft_format") != FORMAT:
-            raise UserError(f"{where} is not an Eyas draft", got=f"eyas_draft_format = {value.get('eyas_draft_format')}", allowed=FORMAT)
-        fields = {item.name: item for item in dataclasses.fields(DraftConfig)}
-        unknown = sorted(set(value) - set(fields) - {"eyas_draft_format"})
-        missing = sorted(set(fields) - set(value))
-        if unknown or missing:
-            raise UserError(f"{where}: unknown or missing keys", got=f"unknown {unknown}, missing {missing}", allowed=sorted(fields))
-        kinds: dict[str, type | tuple[type, ...]] = {"int": int, "bool": bool, "float": (int, float), "str": str}
-        for name, item in fields.items():
-            kind = kinds.get(str(item.type), dict)
-            number_from_bool = kind is not bool and isinstance(value[name], bool)
-            if not isinstance(value[name], kind) or number_from_bool or (item.type == "int" and value[name] < 1):
-                raise UserError(f"{where}: {name} has the wrong type or value", got=repr(value[name]), allowed=str(item.type))
-        return DraftConfig(**{name: value[name] for name in fields})
+        """Raises UserError for another format, for unknown, missing or ill-typed keys, and as `check` does."""
+        number = value.get("eyas_draft_format")
+        if number not in (1, FORMAT):
+            raise UserError(f"{where} is not an Eyas draft", got=f"eyas_draft_format = {number}", allowed=f"1 or {FORMAT}")
+        given = {key: part for key, part in value.items() if key != "eyas_draft_format"}
+        _refuse_other_keys(DraftConfig, given, where, without=_SINCE_FORMAT_2 if number == 1 else ())
+        mla = given.get("mla")
+        if isinstance(mla, Mapping):
+            _refuse_other_keys(MlaConfig, mla, f"{where}: mla")
+            given["mla"] = MlaConfig(**mla)
+        elif mla is not None:
+            raise UserError(f"{where}: mla has the wrong type or value", got=repr(mla)[:80], allowed="an object or null")
+        config = DraftConfig(**given)
+        config.check(where)
+        return config
+
+
+_SINCE_FORMAT_2 = ("mla", "own_embedding", "lm_head_source", "fc_bias", "attention_bias", "mlp_bias", "qk_norm")
+_KINDS: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "int | None": (int, type(None)),
+    "bool": (bool,),
+    "float": (int, float),
+    "str": (str,),
+    "LmHeadSource": (str,),
+    "dict[str, Any]": (dict,),
+}
+
+
+def _refuse_other_keys(cls: Any, value: Mapping[str, Any], where: str, without: Collection[str] = ()) -> None:
+    """Raises UserError unless `value` has exactly the fields of the dataclass but `without`, each of its type."""
+    fields = {item.name: str(item.type) for item in dataclasses.fields(cls) if item.name not in without}
+    unknown, missing = sorted(set(value) - set(fields)), sorted(set(fields) - set(value))
+    if unknown or missing:
+        raise UserError(f"{where}: unknown or missing keys", got=f"unknown {unknown}, missing {missing}", allowed=sorted(fields))
+    for name, kind in fields.items():
+        part = value[name]
+        allowed = _KINDS.get(kind)
+        if allowed is None:  # a part with fields of its own
+            continue
+        wrong = not isinstance(part, allowed) or (isinstance(part, bool) and kind != "bool")
+        wrong = wrong or (kind.startswith("int") and part is not None and not 1 <= part < 2**31)
+        wrong = wrong or (kind == "float" and not 0 < part < float("inf"))
+        wrong = wrong or (kind == "LmHeadSource" and part not in get_args(LmHeadSource))
+        if wrong:
+            raise UserError(f"{where}: {name} has the wrong type or value", got=repr(part)[:80], allowed=kind)
 
 
 def _rope_parameters(text_config: Any) -> Mapping[str, Any]:

@@ -11,8 +11,8 @@ row, has RoPE position p+k, and sees rows <= p of step 0 and row p of steps 1..k
 Tokens are the true ones (teacher forcing): a step only counts where all earlier drafts were right, and there the true
 token is the drafted one. The method is EAGLE-3's (Li et al. 2025); the mask is tested against a brute-force oracle.
 
-Legend: B batch, T positions, R rows asked for, S = n·H_target, H hidden size, N/K query and key/value heads, D head
-size, G = N/K.
+Legend: B batch, T positions, R rows asked for, S = n·H_target, H hidden size, N/K query and key/value heads, D size of
+a key, E of a value, G = N/K.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ def _take(x_BTH: torch.Tensor, row_BR: torch.Tensor) -> torch.Tensor:
 def _attend(
     query_BNRD: torch.Tensor,
     key_BKTD: torch.Tensor,
-    value_BKTD: torch.Tensor,
+    value_BKTE: torch.Tensor,
     visible_BRT: torch.Tensor,
     own_keys: list[torch.Tensor],
     own_values: list[torch.Tensor],
 ) -> torch.Tensor:
-    """One softmax over the visible rows of step 0 and the row's own earlier steps: [B, N, R, D]."""
+    """One softmax over the visible rows of step 0 and the row's own earlier steps: [B, N, R, E]."""
     _, heads, rows, size = query_BNRD.shape
     groups = heads // key_BKTD.shape[1]
     query = query_BNRD.unflatten(1, (-1, groups)) * size**-0.5  # [B, K, G, R, D]
@@ -86,9 +86,9 @@ def _attend(
     scores = (flat @ key_BKTD.transpose(-1, -2)).unflatten(2, (groups, rows)).float()
     scores = scores.masked_fill(~visible_BRT[:, None, None], float("-inf"))
     own = [(query * key[:, :, None]).sum(-1, keepdim=True).float() for key in own_keys]
-    weights = torch.cat([scores, *own], dim=-1).softmax(-1).to(value_BKTD.dtype)
+    weights = torch.cat([scores, *own], dim=-1).softmax(-1).to(value_BKTE.dtype)
     length = key_BKTD.shape[2]
-    mixed = (weights[..., :length].flatten(2, 3) @ value_BKTD).unflatten(2, (groups, rows))
+    mixed = (weights[..., :length].flatten(2, 3) @ value_BKTE).unflatten(2, (groups, rows))
     for number, value in enumerate(own_values):
         mixed = mixed + weights[..., length + number, None] * value[:, :, None]
     return mixed.flatten(1, 2)

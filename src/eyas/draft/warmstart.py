@@ -2,7 +2,8 @@
 
 lm_head, final norm and the layer come from the target's own head, norm and last layer; the embedding half of q, k and
 v starts at zero and fc passes the last tap through, so that the untrained draft acts like the target's last layer on
-that state. Parts of another shape (MLA, experts, another width) keep their random start, and are listed.
+that state. Parts of another shape (experts, another width, another kind of attention) keep their random start, and are
+listed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from eyas.draft.model import Eagle3Draft
 from eyas.targets.cpu_linear import weight_of
 from eyas.targets.target import Target
 
+_READS_BOTH = ("q_proj", "k_proj", "v_proj", "q_a_proj", "kv_a_proj_with_mqa")  # the parts of attention that read [embed | hidden]
+
 
 @torch.no_grad()
 def warm_start(draft: Eagle3Draft, target: Target) -> list[str]:
@@ -23,11 +26,13 @@ def warm_start(draft: Eagle3Draft, target: Target) -> list[str]:
         draft.fc.weight[:, -draft.config.target_hidden_size :] += torch.eye(draft.config.hidden_size)
     source = target.layers[-1]
     left: list[str] = []
-    _copy_rows(draft.lm_head.weight, target.head_rows(draft.to_target(torch.arange(draft.config.draft_vocab_size))), "lm_head", left)
+    if draft.config.lm_head_source == "draft":
+        _copy_rows(draft.lm_head.weight, target.head_rows(draft.to_target(torch.arange(draft.config.draft_vocab_size))), "lm_head", left)
     _copy(draft.norm, target.norm, "norm", left)
-    for name in ("q_proj", "k_proj", "v_proj"):
-        _copy_half(getattr(draft.midlayer.self_attn, name), _find(source, f"self_attn.{name}"), name, left)
-    _copy(draft.midlayer.self_attn.o_proj, _find(source, "self_attn.o_proj"), "o_proj", left)
+    for name, part in draft.midlayer.self_attn.named_children():
+        if next(part.parameters(), None) is not None:
+            copy = _copy_half if name in _READS_BOTH else _copy
+            copy(part, _find(source, f"self_attn.{name}"), name, left)
     for name in ("gate_proj", "up_proj", "down_proj"):
         _copy(getattr(draft.midlayer.mlp, name), _find(source, f"mlp.{name}"), name, left)
     _copy(draft.midlayer.hidden_norm, _find(source, "input_layernorm"), "hidden_norm", left)
@@ -53,8 +58,9 @@ def _copy_rows(mine: torch.Tensor, weight: torch.Tensor | None, name: str, left:
     mine.copy_(weight)
 
 
-def _copy_half(mine: nn.Linear, source: nn.Module | None, name: str, left: list[str]) -> None:
+def _copy_half(mine: nn.Module, source: nn.Module | None, name: str, left: list[str]) -> None:
     """The source reads H columns, the draft 2H: [embed | hidden]."""
+    assert isinstance(mine, nn.Linear)
     weight = weight_of(source)
     half = mine.in_features // 2
     if weight is None or weight.shape != (mine.out_features, half):

@@ -89,7 +89,7 @@ def ttt_loss(draft: Eagle3Draft, head: TeacherHead, batch: Batch, num_steps: int
     places = [batch.step_index(step) for step in range(num_steps)]
     label_M = torch.cat([label for _, label in places])
     input_MH = torch.cat([draft.head_input(output.flatten(0, 1)[here]) for output, (here, _) in zip(outputs, places, strict=True)])
-    losses_M, best_M = soft_head_loss(input_MH, draft.lm_head.weight, probs, label_M, known[label_M])  # all steps: one product
+    losses_M, best_M = soft_head_loss(input_MH, draft.head_weight, probs, label_M, known[label_M])  # all steps: one product
     hit_M = draft.to_target(best_M) == top1[label_M]
 
     counts = StepCounts.zero(num_steps)
