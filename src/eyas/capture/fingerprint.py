@@ -9,6 +9,7 @@ Shapes: P positions of the text, S states, K sketch size, H hidden size.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import random
@@ -134,8 +135,13 @@ class Location:
 
 def sketch(state_PH: torch.Tensor) -> torch.Tensor:
     """Project [P, H] to [P, K] in fp32. The signs depend on H alone."""
-    signs_HK = _signs(state_PH.shape[-1]).to(state_PH.device)
-    return (state_PH.float() @ signs_HK).cpu() / SKETCH_SIZE**0.5
+    return sketch_columns(state_PH, 0, state_PH.shape[-1])
+
+
+def sketch_columns(columns_PW: torch.Tensor, start: int, hidden_size: int) -> torch.Tensor:
+    """What columns [start, start + W) of a state of `hidden_size` add to its sketch, [P, K]; the blocks' sketches sum to the whole."""
+    signs_WK = _signs(hidden_size)[start : start + columns_PW.shape[-1]].to(columns_PW.device)
+    return (columns_PW.float() @ signs_WK).cpu() / SKETCH_SIZE**0.5
 
 
 def distance(sketches_SPK: torch.Tensor, reference_SPK: torch.Tensor) -> torch.Tensor:
@@ -149,8 +155,9 @@ def state_name(tap: Tap) -> str:
     return "final" if tap.is_final else f"boundary:{tap.boundary}"
 
 
+@functools.cache
 def _signs(hidden_size: int) -> torch.Tensor:
-    """[H, K] of +1 and -1 from Python's own generator, whose bits never change between versions or machines."""
+    """Not to be changed. [H, K] of +1 and -1 from Python's own generator, whose bits never change between versions or machines."""
     count = hidden_size * SKETCH_SIZE
     bits = random.Random(f"eyas trace {hidden_size}").getrandbits(count)
     values = [1.0 if digit == "1" else -1.0 for digit in f"{bits:0{count}b}"]

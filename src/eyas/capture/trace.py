@@ -172,14 +172,25 @@ def _explained_by(weights: str) -> tuple[str, ...]:
     return casts.get(weights, ("bfloat16", weights))
 
 
+def named_states(target: Target, ids: list[int]) -> dict[str, torch.Tensor]:
+    """Every state [P, H] that a trace would sketch, by its name there: `target` as loaded, over any token ids."""
+    compute = _compute_dtype(target)
+    return _states(target, ids, lambda weight: weight.to(compute))
+
+
 def _sketches(target: Target, ids: list[int], change: Rounding) -> tuple[tuple[str, ...], torch.Tensor]:
     """Names and sketches [S, P, K] of every state, computed with `change(weight)` in place of the weights."""
+    states = _states(target, ids, change)
+    return tuple(states), torch.stack([sketch(state_PH) for state_PH in states.values()])
+
+
+def _states(target: Target, ids: list[int], change: Rounding) -> dict[str, torch.Tensor]:
     taps = [Tap(boundary) for boundary in range(target.num_layers + 1)] + [Tap(None)]
     with torch.no_grad(), rounded(target, change), _read_mids(target) as mids, read_taps(target, taps) as reader:
         run_backbone(target, [ids])
         states = dict(zip(map(state_name, taps), reader.states(), strict=True))
     states = {name: state for name, state in states.items() if name != "final"} | mids | {"final": states["final"]}
-    return tuple(states), torch.stack([sketch(state_1PH[0]) for state_1PH in states.values()])
+    return {name: state_1PH[0] for name, state_1PH in states.items()}
 
 
 @contextlib.contextmanager

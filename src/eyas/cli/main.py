@@ -28,6 +28,7 @@ COMMANDS = {
     "evaluate": "Accuracy and acceptance of a draft, predicted and measured.",
     "generate": "Generate text, speculatively when a draft is given.",
     "wiring": "Show what an artefact was made for, and how two differ.",
+    "trace": "Record a target's fingerprint; say which states a capture holds.",
 }
 
 EXIT_USER_ERROR, EXIT_BUG, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 2, 3, 130, 141

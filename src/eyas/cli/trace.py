@@ -1,0 +1,109 @@
+"""eyas trace: a target's fingerprint, and which of its states a capture really holds."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eyas.cli.options import DeviceOption, DtypeOption, JsonOption, TargetOption, TrustRemoteCode, emit
+
+if TYPE_CHECKING:
+    from eyas.capture.fingerprint import Trace
+    from eyas.taps import Tap
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Record a target's fingerprint; say which states a capture holds.")
+
+
+@app.command()
+def record(
+    target: TargetOption,
+    out: Annotated[Path, typer.Option(help="The trace's file.")],
+    prompt_out: Annotated[Path | None, typer.Option(help="Also write the token ids to capture elsewhere, as a JSON list.")] = None,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "bf16",
+    trust_remote_code: TrustRemoteCode = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Record the fingerprint of every state of a target: a fixed text, a small sketch of each state at each position."""
+    from eyas.capture.trace import record_trace
+    from eyas.files import write_json
+    from eyas.targets.loading import load_target, resolve_device, resolve_dtype
+
+    loaded = load_target(target, device=resolve_device(device), dtype=resolve_dtype(dtype), trust_remote_code=trust_remote_code)
+    trace = record_trace(loaded)
+    trace.save(out)
+    if prompt_out is not None:
+        write_json(prompt_out, trace.token_ids.tolist())
+    emit(
+        {
+            "out": str(out),
+            "target": loaded.name,
+            "states": len(trace.state_names),
+            "positions": len(trace.token_ids),
+            "bytes": out.stat().st_size,
+            "hash": trace.hash(),
+        },
+        as_json,
+    )
+
+
+@app.command()
+def check(
+    trace: Annotated[Path, typer.Argument(metavar="TRACE_OR_DRAFT", help="A trace's file, or a draft or dump that carries one.")],
+    states: Annotated[
+        list[Path], typer.Argument(metavar="STATES", help="A dump, or safetensors with token_ids and hidden_states; several are ranks.")
+    ],
+    target: Annotated[str | None, typer.Option(help="The target itself: then the states may be of any text.")] = None,
+    taps: Annotated[str | None, typer.Option(help="What the slots should hold; by default what the draft or dump says.")] = None,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "bf16",
+    trust_remote_code: TrustRemoteCode = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Say for each slot of captured states which of the target's states it really holds, and what was done to it.
+
+    Exit status 1 if a slot does not hold what it should.
+    """
+    from eyas.capture.check import check_captures
+    from eyas.capture.reference import reference_of_target, reference_of_trace
+    from eyas.formats.dumps.states import read_capture
+    from eyas.taps import parse_taps
+
+    recorded, expected = _read_trace(trace)
+    expected = parse_taps(taps) if taps is not None else expected
+    wanted = recorded.token_ids.tolist() if target is None else None
+    read = [read_capture(path, recorded.hidden_size, len(expected) if expected else None, wanted) for path in states]
+    captures = [capture for capture, _ in read]
+    expected = expected if expected is not None else read[0][1]
+    if target is None:
+        reference = reference_of_trace(recorded, captures[0].token_ids)
+    else:
+        from eyas.capture.trace import check_identity
+        from eyas.targets.loading import load_target, resolve_device, resolve_dtype
+
+        loaded = load_target(target, device=resolve_device(device), dtype=resolve_dtype(dtype), trust_remote_code=trust_remote_code)
+        check_identity(loaded, recorded, str(trace))
+        reference = reference_of_target(loaded, captures[0].token_ids, captures[0].width)
+    report = check_captures(reference, captures, expected)
+    if as_json:
+        emit(report.to_json(), True)
+    else:
+        print("\n".join([*(slot.text() for slot in report.slots), "ok" if report.ok else "not ok"]), file=sys.stdout)
+    raise typer.Exit(0 if report.ok else 1)
+
+
+def _read_trace(path: Path) -> tuple[Trace, tuple[Tap, ...] | None]:
+    """The trace, and the taps of the draft or dump that it came with."""
+    from eyas.capture.fingerprint import Trace
+    from eyas.cli.wiring import read_wiring
+    from eyas.errors import UserError
+
+    if path.is_file():
+        return Trace.load(path), None
+    kind, wiring, trace_file = read_wiring(str(path), trust_remote_code=False)
+    if trace_file is None:
+        raise UserError(f"the {kind} {path} carries no trace", remedy="record one: eyas trace record --target ... --out FILE")
+    return Trace.load(trace_file), wiring.taps or None
