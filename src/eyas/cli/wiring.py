@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from eyas.cli.infer import infer
 from eyas.cli.options import JsonOption, TrustRemoteCode, emit
+from eyas.cli.translate import translate
 
 if TYPE_CHECKING:
     from eyas.capture.trace import IdentityReport
     from eyas.wiring import Wiring
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show what an artefact was made for, and how two differ.")
+app.command()(translate)
+app.command()(infer)
 
 PathArgument = Annotated[str, typer.Argument(help="A target's folder or hub id, a dump, or a draft.")]
 
