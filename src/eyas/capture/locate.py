@@ -140,10 +140,14 @@ def _other_places(reference: Reference, rows: Rows, block: int) -> Match | None:
 
 def _used(reference: Reference, rows: Rows, block: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows in their own places that count: [M, K], and the states there [S, M, K]."""
-    order = next(row_orders(reference.lengths, rows.counts))
-    used_N = (order.rows >= 0) & ~rows.zero_N
-    used_N &= reference.counts_P[order.rows.clamp_min(0)]
-    return rows.sketches[used_N], reference.sketches[block][:, order.rows[used_N]]
+    used_N, rows_N = _places(reference, rows)
+    return rows.sketches[used_N], reference.sketches[block][:, rows_N[used_N]]
+
+
+def _places(reference: Reference, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+    """For rows in their own places: which of them count [N], and the position of each [N]."""
+    rows_N = next(row_orders(reference.lengths, rows.counts)).rows
+    return (rows_N >= 0) & ~rows.zero_N & reference.counts_P[rows_N.clamp_min(0)], rows_N
 
 
 def _rescaled(reference: Reference, rows: Rows, block: int) -> Match | None:
@@ -168,22 +172,18 @@ def _normed(reference: Reference, rows: Rows) -> Sequence[Match]:
     """States after one more norm; known only where a target was at hand."""
     if not reference.normed:
         return []
-    order = next(row_orders(reference.lengths, rows.counts))
-    used_N = (order.rows >= 0) & ~rows.zero_N
-    used_N &= reference.counts_P[order.rows.clamp_min(0)]
+    used_N, rows_N = _places(reference, rows)
     matches = []
     for what, (names, sketches_SPK) in reference.normed.items():
         if len(names) < 2:
             continue
         found = nearest(
-            _row_distances(rows.sketches[used_N], sketches_SPK[:, order.rows[used_N]]).median(dim=-1).values,
+            _row_distances(rows.sketches[used_N], sketches_SPK[:, rows_N[used_N]]).median(dim=-1).values,
             "normed",
             f"{what} was applied",
         )
         places = [reference.state_names.index(name) for name in names]
-        matches.append(
-            Match(places[found.state], found.distance, places[found.runner_up], found.runner_up_distance, found.problem, found.detail)
-        )
+        matches.append(replace(found, state=places[found.state], runner_up=places[found.runner_up]))
     return matches
 
 
@@ -208,7 +208,7 @@ def _any_places(reference: Reference, rows: Rows, block: int) -> Match | None:
 
 def _partial(reference: Reference, rows: Rows, block: int, plain: Match) -> Match | None:
     """Is the rest by which the nearest state is missed a share of the branch before or behind it?"""
-    if plain.distance >= NO_MATCH or plain.distance <= float(reference.allowed[plain.state]):
+    if plain.distance >= NO_MATCH:
         return None
     found_MK, truth_SMK = _used(reference, rows, block)
     rest_MK = found_MK - truth_SMK[plain.state]

@@ -54,9 +54,11 @@ def match_ranks(reference: Reference, captures: Sequence[Capture], parts: list[t
     rows = [_rows(part, capture, 0, reference.hidden_size) for part, capture in zip(parts, captures, strict=True)]
     if len(rows) == 1 or _agree(rows):
         return _one(reference, rows[0], first)
-    candidates = [_one(reference, row, first) for row in rows]
-    candidates += [found for found in (_scattered(reference, captures, parts), _summed(reference, rows)) if found is not None]
-    return min(candidates, key=lambda match: match.distance)
+    together = [found for found in (_scattered(reference, captures, parts), _summed(reference, rows)) if found is not None]
+    if together:
+        return min(together, key=lambda match: match.distance)
+    alone = min((_one(reference, row, first) for row in rows), key=lambda match: match.distance)
+    return alone if alone.problem else alone.because("ranks differ", "and no sum, order or split of what they hold is a state")
 
 
 def _one(reference: Reference, rows: Rows, capture: Capture) -> Match:
@@ -117,8 +119,7 @@ def _scattered(reference: Reference, captures: Sequence[Capture], parts: list[to
     found = locate(reference, rows)
     if not found.certain:
         return None
-    order = found.detail if found.problem == "rows permuted" else "consecutive rows"
-    return found.because("rows scattered", f"over {len(parts)} ranks: {order}")
+    return found.because("rows scattered", f"over {len(parts)} ranks: {found.detail or 'consecutive rows'}")
 
 
 def _summed(reference: Reference, rows: Sequence[Rows]) -> Match | None:

@@ -1,0 +1,185 @@
+"""How often `eyas wiring infer` is right: drafts with random wirings, trained shortly on tiny targets; JSON out.
+
+    python benchmarks/infer.py --out infer.json [--drafts 100] [--targets 4]
+
+Each draft gets three random states in random order and random norm switches, and is trained for a moment on the target's
+own kind of text. What must come out is settled without `infer`, on other text: if the true wiring beats every other one on
+at least 2,000 rows (McNemar, as `infer` uses it), infer must name it; if not, it must say "undecided".
+
+    right       named, or undecided where it must be
+    undecided   undecided although the true wiring beats all others
+    unproven    named rightly although other text does not prove it
+    wrong       another wiring named
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import random
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eyas.capture.corpus import read_corpus
+from eyas.capture.job import CaptureSettings
+from eyas.capture.plan import Text
+from eyas.capture.runner import capture_to_dump
+from eyas.data.prepare import PrepareSettings, prepare
+from eyas.data.store import Dump
+from eyas.data.vocab import build_vocab_map
+from eyas.draft.config import DraftConfig
+from eyas.draft.model import Eagle3Draft
+from eyas.draft.warmstart import warm_start
+from eyas.evaluate.infer.evidence import Evidence, gather_evidence
+from eyas.evaluate.infer.infer import SIGNIFICANT, InferSettings, infer_wiring
+from eyas.evaluate.infer.measure import Hypothesis, measure, p_value
+from eyas.evaluate.infer.project import FastScore
+from eyas.evaluate.infer.search import search
+from eyas.files import write_json
+from eyas.taps import Tap
+from eyas.targets.families import LogitRule
+from eyas.targets.loading import load_target
+from eyas.targets.target import Target
+from eyas.targets.tiny import make_tiny
+from eyas.targets.tiny_text import tiny_chats
+from eyas.train.batches import BatchOrder, load_batch
+from eyas.train.loss import TeacherHead, ttt_loss
+
+FAMILIES = ("llama", "qwen3", "qwen3_moe", "granite")
+NUM_TAPS = 3
+ROWS = 2500
+TRAIN_CHATS, JUDGE_CHATS = 240, 120
+RIVALS = 16  # the wirings that other text ranks next to the true one are measured exactly
+SWITCHES = ("norm_before_fc", "fc_norm", "norm_before_residual", "norm_output")
+
+
+@dataclass(frozen=True)
+class World:
+    """One tiny target: a dump with every state, texts to infer on, and other texts to settle the truth on."""
+
+    target: Target
+    dump: Dump
+    texts: list[Text]
+    evidence: Evidence
+
+
+def make_world(family: str, seed: int, folder: Path) -> World:
+    make_tiny(family, folder / "target", trained=True, seed=seed)
+    target = load_target(str(folder / "target"), device=torch.device("cpu"), dtype=torch.float32)
+    taps = tuple(Tap(boundary) for boundary in range(target.num_layers + 1))
+    for part, count, chats_seed in (("train", TRAIN_CHATS, 11), ("infer", JUDGE_CHATS, 12), ("judge", JUDGE_CHATS, 13)):
+        chats = folder / f"{part}.jsonl"
+        chats.write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in tiny_chats(count, seed=chats_seed)))
+        prepare(str(folder / "target"), [chats], folder / part, PrepareSettings(validation=0.0))
+    capture_to_dump(target, read_corpus(folder / "train", str(folder / "target")), CaptureSettings(taps=taps), folder / "dump")
+    texts = list(read_corpus(folder / "infer", str(folder / "target")).texts)
+    judge = read_corpus(folder / "judge", str(folder / "target")).texts
+    return World(target, Dump.open(folder / "dump"), texts, gather_evidence(target, judge, ROWS, 256))
+
+
+def train_draft(world: World, taps: tuple[Tap, ...], switches: dict[str, bool], steps: int, seed: int) -> Eagle3Draft:
+    """A draft that reads `taps`: warm-started, but with an fc in which every slot counts from the start."""
+    target = world.target
+    vocab = build_vocab_map(world.dump.token_counts(), min(256, target.vocab_size), target.stop_ids)
+    torch.manual_seed(seed)
+    draft = Eagle3Draft(DraftConfig.from_target(target.config, num_taps=len(taps), draft_vocab_size=len(vocab.d2t), **switches))
+    draft.set_vocab_map(vocab.d2t, vocab.t2d)
+    draft.use_target(target)
+    warm_start(draft, target)
+    torch.nn.init.normal_(draft.fc.weight, std=draft.fc.in_features**-0.5)
+    rule = LogitRule.of(target.config)
+    head = TeacherHead(target.head_rows(vocab.target_ids), rule.scale, rule.softcap, torch.float32)
+    order = BatchOrder(world.dump.training, world.dump.lengths(), 1024, seed)
+    places = [world.evidence.taps.index(tap) for tap in taps]
+    optimizer = torch.optim.AdamW(draft.parameters(), lr=4e-3, betas=(0.9, 0.95), weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=steps, pct_start=0.1)
+    for step in range(steps):
+        batch = load_batch(world.dump, order.at(step), target.device)
+        every = batch.states_BTS.unflatten(-1, (-1, target.hidden_size))
+        batch = dataclasses.replace(batch, states_BTS=every[:, :, places].flatten(2))
+        loss, _ = ttt_loss(draft, head, batch, 2, 0.8)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(draft.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        schedule.step()
+    return draft.eval().requires_grad_(False)
+
+
+def is_proven(world: World, draft: Eagle3Draft, taps: tuple[Tap, ...]) -> bool:
+    """Does the true wiring beat every other one on other text than infer's?"""
+    names = world.evidence.taps
+    score = FastScore(world.target, draft, world.evidence.search)
+    search(len(names), len(taps), score)
+    ranked = sorted((point for point in score.seen if min(point) >= 0), key=score.seen.__getitem__)
+    rivals = [tuple(names[state] for state in point) for point in ranked]
+    truth = measure(draft, world.evidence, Hypothesis(taps)).first
+    others = [measure(draft, world.evidence, Hypothesis(rival)).first for rival in rivals[:RIVALS] if rival != taps]
+    return world.evidence.num_rows >= 2000 and all(p_value(truth, other) <= SIGNIFICANT for other in others)
+
+
+def run_draft(world: World, rng: random.Random, steps: int, seed: int) -> dict[str, Any]:
+    taps = tuple(Tap(boundary) for boundary in rng.sample(range(world.target.num_layers + 1), NUM_TAPS))
+    switches = {name: rng.random() < 0.3 for name in SWITCHES}
+    started = time.perf_counter()
+    draft = train_draft(world, taps, switches, steps, seed)
+    trained = time.perf_counter()
+    proven = is_proven(world, draft, taps)
+    report = infer_wiring(world.target, draft, world.texts, InferSettings(num_rows=ROWS))
+    found = report.best.taps == taps
+    if report.decided:
+        verdict = "wrong" if not found else "right" if proven else "unproven"
+    else:
+        verdict = "undecided" if proven else "right"
+    return {
+        "verdict": verdict,
+        "target": world.target.name,
+        "true": [str(tap) for tap in taps],
+        "found": [str(tap) for tap in report.best.taps],
+        "decided": report.decided,
+        "proven": proven,
+        "accuracy": report.best.accuracy,
+        "margin": report.margin,
+        "rows": report.num_rows,
+        "switches": switches,
+        "others": {item.name: {"best": item.best, "decided": item.decided} for item in report.others},
+        "train_seconds": trained - started,
+        "infer_seconds": report.capture_seconds + report.search_seconds,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--drafts", type=int, default=100)
+    parser.add_argument("--targets", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    started = time.perf_counter()
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        worlds = []
+        for number in range(arguments.targets):
+            place = Path(folder) / str(number)
+            place.mkdir()
+            worlds.append(make_world(FAMILIES[number % len(FAMILIES)], number, place))
+        for number in range(arguments.drafts):
+            rng = random.Random(f"{arguments.seed}/{number}")
+            results.append(run_draft(worlds[number % len(worlds)], rng, arguments.steps, number))
+            print(json.dumps(results[-1]), flush=True)
+    counts = {verdict: sum(item["verdict"] == verdict for item in results) for verdict in ("right", "undecided", "unproven", "wrong")}
+    proven = sum(item["proven"] for item in results)
+    value = {"counts": counts, "proven": proven, "drafts": len(results), "seconds": time.perf_counter() - started, "results": results}
+    write_json(arguments.out, value)
+    print(json.dumps({key: value[key] for key in ("counts", "proven", "drafts", "seconds")}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""eyas wiring infer: the wiring that a draft was trained with, recovered from its accuracy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eyas.cli.options import DeviceOption, JsonOption, TargetOption, TrustRemoteCode, emit
+
+if TYPE_CHECKING:
+    from eyas.evaluate.infer.infer import InferReport
+    from eyas.taps import Tap
+
+
+def infer(
+    target: TargetOption,
+    draft: Annotated[Path, typer.Option(help="The draft's folder; the taps that it declares are not looked at.")],
+    data: Annotated[Path, typer.Option(help="Chats that the target answered: a folder of eyas data prepare, or a JSONL file.")],
+    rows: Annotated[int, typer.Option(help="Rows to measure on; a verdict needs at least 2000.")] = 4000,
+    device: DeviceOption = "auto",
+    dtype: Annotated[str, typer.Option("--dtype", help="bf16 or fp32.")] = "fp32",
+    trust_remote_code: TrustRemoteCode = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Find out by accuracy what a draft was trained to read: taps and their order, then pairing, norms and RoPE.
+
+    Says "undecided" where another choice is not significantly worse. A constant RoPE offset changes nothing and is not looked for.
+    """
+    from eyas.capture.corpus import read_corpus
+    from eyas.draft.checkpoint import load_draft
+    from eyas.errors import UserError
+    from eyas.evaluate.infer.infer import InferSettings, infer_wiring
+    from eyas.targets.loading import load_target, resolve_device, resolve_dtype
+
+    if rows < 1:
+        raise UserError("--rows must be at least 1", got=rows)
+    number_type = resolve_dtype(dtype)
+    loaded = load_target(target, device=resolve_device(device), dtype=number_type, trust_remote_code=trust_remote_code)
+    held = load_draft(draft, loaded, number_type)
+    corpus = read_corpus(data, target, trust_remote_code)
+    corpus.check(loaded.vocab_size, getattr(loaded.config, "max_position_embeddings", None))
+    report = infer_wiring(loaded, held.draft, corpus.texts, InferSettings(num_rows=rows))
+    if as_json:
+        emit({**report.to_json(), "declared": [str(tap) for tap in held.wiring.taps]}, True)
+    else:
+        print("\n".join(_lines(report, held.wiring.taps)))
+
+
+def _lines(report: InferReport, declared: tuple[Tap, ...]) -> list[str]:
+    from eyas.taps import format_taps
+
+    lines = [f"{100 * item.accuracy:6.2f} %  {format_taps(item.taps)}" for item in report.candidates[: report.settings.num_candidates]]
+    for item in report.others:
+        values = ", ".join(f"{name} {100 * accuracy:.2f} %" for name, accuracy in item.accuracies.items())
+        lines.append(f"{item.name}: {item.best}{'' if item.decided else ' (undecided)'}; {values}")
+    lines.append(f"declared: {format_taps(declared)}" + ("" if declared == report.best.taps else ", which is not the best"))
+    lines.append(f"{'decided' if report.decided else 'undecided'}: {report.reason}")
+    lines.append(f"{report.num_rows} rows, {report.num_tried} choices tried, {report.search_seconds:.1f} s after the capture")
+    return lines

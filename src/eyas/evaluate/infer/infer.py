@@ -1,0 +1,160 @@
+"""`eyas wiring infer`: search the taps, measure what is near the best, then the other switches; say when nothing is decided.
+
+The draft's declared ids are not looked at. Everything is judged by first-token accuracy on the target's own text, norm_output
+by the accuracy of step 1, for only that reads what is fed back. A constant RoPE offset changes no output and cannot be
+inferred.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from eyas.capture.plan import Text
+from eyas.draft.model import Eagle3Draft
+from eyas.errors import UserError
+from eyas.evaluate.infer.evidence import Evidence, gather_evidence
+from eyas.evaluate.infer.hypotheses import Other, judge_others
+from eyas.evaluate.infer.measure import Hits, Hypothesis, measure, p_value
+from eyas.evaluate.infer.project import FastScore
+from eyas.evaluate.infer.search import EMPTY, Point, neighbours, search
+from eyas.progress import console
+from eyas.taps import Tap
+from eyas.targets.target import Target
+
+MIN_ROWS = 2000
+SIGNIFICANT = 0.005  # the runner-up was picked after looking, so one in twenty would not do
+_FINALISTS = 8
+
+
+@dataclass(frozen=True)
+class InferSettings:
+    """`num_rows` are measured, `search_rows` searched on; `num_candidates` are listed."""
+
+    num_rows: int = 4000
+    search_rows: int = 256
+    num_candidates: int = 10
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A tap choice with its accuracy. p_value: that it is not worse than the best one; None for the best itself."""
+
+    taps: tuple[Tap, ...]
+    accuracy: float
+    p_value: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"taps": [str(tap) for tap in self.taps], "accuracy": self.accuracy, "p_value": self.p_value}
+
+
+@dataclass(frozen=True)
+class InferReport:
+    """`decided` is about the taps and their order; each of `others` says for itself whether it is decided."""
+
+    candidates: tuple[Candidate, ...]
+    decided: bool
+    reason: str
+    others: tuple[Other, ...]
+    num_rows: int
+    num_tried: int
+    capture_seconds: float
+    search_seconds: float
+    settings: InferSettings = field(default_factory=InferSettings)
+
+    @property
+    def best(self) -> Candidate:
+        return self.candidates[0]
+
+    @property
+    def margin(self) -> float:
+        return self.best.accuracy - self.candidates[1].accuracy if len(self.candidates) > 1 else 1.0
+
+    def to_json(self) -> dict[str, Any]:
+        best = self.best.to_json() | {item.name: item.best for item in self.others}
+        return {
+            "best": best,
+            "candidates": [candidate.to_json() for candidate in self.candidates[: self.settings.num_candidates]],
+            "decided": self.decided,
+            "reason": self.reason,
+            "margin": self.margin,
+            "others": [item.to_json() for item in self.others],
+            "rows": self.num_rows,
+            "wirings_tried": self.num_tried,
+            "capture_seconds": self.capture_seconds,
+            "search_seconds": self.search_seconds,
+        }
+
+
+@torch.no_grad()
+def infer_wiring(target: Target, draft: Eagle3Draft, texts: Iterable[Text], settings: InferSettings | None = None) -> InferReport:
+    """What `draft` was trained to read, judged on `texts` (the target's own answers).
+
+    Raises UserError for a draft of more taps than the target has states, or texts without an answer.
+    """
+    settings = settings or InferSettings()
+    if draft.config.num_taps > target.num_layers + 2:
+        raise UserError("the draft reads more states than the target has", got=draft.config.num_taps, allowed=target.num_layers + 2)
+    started = time.perf_counter()
+    evidence = gather_evidence(target, texts, settings.num_rows, settings.search_rows)
+    captured = time.perf_counter()
+    console.print(f"{evidence.num_rows} rows, {len(evidence.taps)} states of the target, {draft.config.num_taps} slots")
+    score = FastScore(target, draft, evidence.search)
+    search(len(evidence.taps), draft.config.num_taps, score)
+    hits = _measure_finalists(draft, evidence, score)
+    candidates, decided, reason = _rank(evidence, hits)
+    others = judge_others(target, draft, evidence, candidates[0].taps)
+    return InferReport(
+        candidates=candidates,
+        decided=decided,
+        reason=reason,
+        others=others,
+        num_rows=evidence.num_rows,
+        num_tried=len(score.seen),
+        capture_seconds=captured - started,
+        search_seconds=time.perf_counter() - captured,
+        settings=settings,
+    )
+
+
+def _measure_finalists(draft: Eagle3Draft, evidence: Evidence, score: FastScore) -> dict[Point, Hits]:
+    """The best of the search on every row, and whatever is easily taken for the best, until the best has no better neighbour."""
+    seen = sorted((point for point in score.seen if EMPTY not in point), key=score.seen.__getitem__)
+    hits: dict[Point, Hits] = {}
+
+    def add(points: list[Point]) -> None:
+        for point in points:
+            if point not in hits:
+                hits[point] = measure(draft, evidence, Hypothesis(tuple(evidence.taps[state] for state in point)))
+
+    add(seen[:_FINALISTS])
+    while True:
+        best = max(hits, key=lambda point: hits[point].accuracy)
+        near = [point for point in neighbours(best, len(evidence.taps)) if point not in hits]
+        if not near:
+            return hits
+        add(near)
+
+
+def _rank(evidence: Evidence, hits: dict[Point, Hits]) -> tuple[tuple[Candidate, ...], bool, str]:
+    order = sorted(hits, key=lambda point: -hits[point].accuracy)
+    best = hits[order[0]]
+    candidates = tuple(
+        Candidate(
+            tuple(evidence.taps[state] for state in point),
+            hits[point].accuracy,
+            None if number == 0 else p_value(best.first, hits[point].first),
+        )
+        for number, point in enumerate(order)
+    )
+    if evidence.num_rows < MIN_ROWS:
+        return candidates, False, f"only {evidence.num_rows} rows; at least {MIN_ROWS} are needed for a verdict"
+    open_ones = [candidate for candidate in candidates[1:] if (candidate.p_value or 0.0) > SIGNIFICANT]
+    if open_ones:
+        names = "; ".join(", ".join(map(str, candidate.taps)) for candidate in open_ones[:3])
+        return candidates, False, f"{len(open_ones)} other choices are not significantly worse: {names}"
+    return candidates, True, "every other choice measured is significantly worse"
