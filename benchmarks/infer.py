@@ -119,8 +119,9 @@ def is_proven(world: World, draft: Eagle3Draft, taps: tuple[Tap, ...]) -> bool:
     search(len(names), len(taps), score)
     ranked = sorted((point for point in score.seen if min(point) >= 0), key=score.seen.__getitem__)
     rivals = [tuple(names[state] for state in point) for point in ranked]
-    truth = measure(draft, world.evidence, Hypothesis(taps)).first
-    others = [measure(draft, world.evidence, Hypothesis(rival)).first for rival in rivals[:RIVALS] if rival != taps]
+    batches = (*world.evidence.first, *world.evidence.rest)
+    truth = measure(draft, world.evidence, Hypothesis(taps), batches).first
+    others = [measure(draft, world.evidence, Hypothesis(rival), batches).first for rival in rivals[:RIVALS] if rival != taps]
     return world.evidence.num_rows >= 2000 and all(p_value(truth, other) <= SIGNIFICANT for other in others)
 
 

@@ -18,7 +18,7 @@ def infer(
     target: TargetOption,
     draft: Annotated[Path, typer.Option(help="The draft's folder; the taps that it declares are not looked at.")],
     data: Annotated[Path, typer.Option(help="Chats that the target answered: a folder of eyas data prepare, or a JSONL file.")],
-    rows: Annotated[int, typer.Option(help="Rows to measure on; a verdict needs at least 2000.")] = 4000,
+    rows: Annotated[int, typer.Option(help="Rows to measure on; a verdict needs at least 2000.")] = 6000,
     device: DeviceOption = "auto",
     dtype: Annotated[str, typer.Option("--dtype", help="bf16 or fp32.")] = "fp32",
     trust_remote_code: TrustRemoteCode = False,

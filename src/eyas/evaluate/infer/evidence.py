@@ -8,6 +8,7 @@ Legend: B texts, T positions of the longest, S states of the target, H its hidde
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from eyas.progress import Progress
 from eyas.taps import Tap
 from eyas.targets.target import Target
 
+MIN_ROWS = 2000  # fewer give no verdict
 _BATCH_TOKENS = 2048
 _LONGEST = 1024  # of a text: longer ones are left out, attention grows with the square
 _SEARCH_TOKENS = 512
@@ -40,15 +42,26 @@ class Batch:
     next_label_BR: torch.Tensor
     next_valid_BR: torch.Tensor
 
+    @property
+    def num_rows(self) -> int:
+        return int(self.valid_BR.sum())
+
 
 @dataclass(frozen=True)
 class Evidence:
-    """`taps` names the S states: every boundary, then `final`. `search`: a small part of the batches' texts, for the search."""
+    """`taps` names the S states: every boundary, then `final`.
+
+    search: a few of the texts, for the search. first: as many batches as a verdict needs, which weed out; rest: the others.
+    """
 
     taps: tuple[Tap, ...]
-    batches: tuple[Batch, ...]
     search: Batch
-    num_rows: int
+    first: tuple[Batch, ...]
+    rest: tuple[Batch, ...]
+
+    @property
+    def num_rows(self) -> int:
+        return sum(batch.num_rows for batch in (*self.first, *self.rest))
 
 
 def gather_evidence(target: Target, texts: Iterable[Text], num_rows: int, search_rows: int) -> Evidence:
@@ -58,13 +71,18 @@ def gather_evidence(target: Target, texts: Iterable[Text], num_rows: int, search
     """
     chosen = _choose(texts, num_rows)
     taps = (*(Tap(boundary) for boundary in range(target.num_layers + 1)), Tap(None))
-    batches = []
+    batches: list[Batch] = []
     with Progress("every state of the target", len(chosen), "text") as progress:
         for group in _groups(chosen):
             batches.append(_batch(target, group, taps))
             progress.advance(len(group))
+    random.Random(0).shuffle(batches)  # they are sorted by length, and the first ones must be like the others
+    count, held = 0, 0
+    while count < len(batches) and held < MIN_ROWS:
+        held += batches[count].num_rows
+        count += 1
     search = _batch(target, _search_texts(chosen, search_rows), taps)
-    return Evidence(taps, tuple(batches), search, sum(int(batch.valid_BR.sum()) for batch in batches))
+    return Evidence(taps, search, tuple(batches[:count]), tuple(batches[count:]))
 
 
 def _choose(texts: Iterable[Text], num_rows: int) -> list[Text]:

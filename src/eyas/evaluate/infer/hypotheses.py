@@ -44,10 +44,10 @@ def judge_others(target: Target, draft: Eagle3Draft, evidence: Evidence, taps: t
     here = Hypothesis(taps)
 
     def first(**changes: Any) -> torch.Tensor:
-        return measure(variant(draft, **changes), evidence, here).first
+        return measure(variant(draft, **changes), evidence, here, evidence.first).first
 
     def second(value: bool) -> torch.Tensor:
-        return measure(variant(draft, norm_output=value), evidence, here, num_steps=2).second
+        return measure(variant(draft, norm_output=value), evidence, here, evidence.first, num_steps=2).second
 
     config, before, output = draft.config, "norm_before_residual", "norm_output"
     return (
@@ -72,7 +72,7 @@ def _judge(name: str, declared: Any, others: list[Any], hits: Callable[[Any], to
 
 def _judge_shift(draft: Eagle3Draft, evidence: Evidence, taps: tuple[Tap, ...]) -> Other:
     """Row p with the state of p - shift; 0 is the project's pairing."""
-    return _judge("shift", 0, [-1, 1], lambda shift: measure(draft, evidence, Hypothesis(taps, shift)).first, _SHIFT_FACTOR)
+    return _judge("shift", 0, [-1, 1], lambda shift: measure(draft, evidence, Hypothesis(taps, shift), evidence.first).first, _SHIFT_FACTOR)
 
 
 def _judge_rope(target: Target, draft: Eagle3Draft, hits: Callable[[dict[str, Any]], torch.Tensor]) -> Other:
@@ -81,7 +81,7 @@ def _judge_rope(target: Target, draft: Eagle3Draft, hits: Callable[[dict[str, An
     thetas = sorted({*_THETAS, float(declared["rope_theta"])})
     tried = [declared, *({"rope_type": "default", "rope_theta": theta} for theta in thetas)]
     own = getattr(target.config, "rope_parameters", None)
-    if isinstance(own, dict) and "rope_theta" in own:
+    if isinstance(own, dict) and "rope_theta" in own and own.get("partial_rotary_factor", 1.0) == 1.0:
         tried.append(dict(own))
     named = {_rope_name(rope): rope for rope in tried}
     return _judge("rope", _rope_name(declared), [name for name in named if name != _rope_name(declared)], lambda name: hits(named[name]))

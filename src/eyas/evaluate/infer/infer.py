@@ -17,25 +17,25 @@ import torch
 from eyas.capture.plan import Text
 from eyas.draft.model import Eagle3Draft
 from eyas.errors import UserError
-from eyas.evaluate.infer.evidence import Evidence, gather_evidence
+from eyas.evaluate.infer.evidence import MIN_ROWS, Evidence, gather_evidence
 from eyas.evaluate.infer.hypotheses import Other, judge_others
 from eyas.evaluate.infer.measure import Hits, Hypothesis, measure, p_value
 from eyas.evaluate.infer.project import FastScore
 from eyas.evaluate.infer.search import EMPTY, Point, neighbours, search
 from eyas.progress import console
-from eyas.taps import Tap
+from eyas.taps import Tap, format_taps
 from eyas.targets.target import Target
 
-MIN_ROWS = 2000
 SIGNIFICANT = 0.005  # the runner-up was picked after looking, so one in twenty would not do
 _FINALISTS = 8
+_WEEDED_OUT = 1e-4  # so much worse on the first rows that the rest would not help
 
 
 @dataclass(frozen=True)
 class InferSettings:
     """`num_rows` are measured, `search_rows` searched on; `num_candidates` are listed."""
 
-    num_rows: int = 4000
+    num_rows: int = 6000
     search_rows: int = 256
     num_candidates: int = 10
 
@@ -72,7 +72,8 @@ class InferReport:
 
     @property
     def margin(self) -> float:
-        return self.best.accuracy - self.candidates[1].accuracy if len(self.candidates) > 1 else 1.0
+        """In accuracy, between the best and the runner-up."""
+        return self.best.accuracy - max((other.accuracy for other in self.candidates[1:]), default=0.0)
 
     def to_json(self) -> dict[str, Any]:
         best = self.best.to_json() | {item.name: item.best for item in self.others}
@@ -122,39 +123,47 @@ def infer_wiring(target: Target, draft: Eagle3Draft, texts: Iterable[Text], sett
 
 
 def _measure_finalists(draft: Eagle3Draft, evidence: Evidence, score: FastScore) -> dict[Point, Hits]:
-    """The best of the search on every row, and whatever is easily taken for the best, until the best has no better neighbour."""
+    """The best of the search, and whatever is easily taken for the best, until the best has no better neighbour.
+
+    All on the first rows; those that these do not rule out on the rest too.
+    """
     seen = sorted((point for point in score.seen if EMPTY not in point), key=score.seen.__getitem__)
     hits: dict[Point, Hits] = {}
 
     def add(points: list[Point]) -> None:
         for point in points:
             if point not in hits:
-                hits[point] = measure(draft, evidence, Hypothesis(tuple(evidence.taps[state] for state in point)))
+                hits[point] = measure(draft, evidence, _hypothesis(evidence, point), evidence.first)
 
     add(seen[:_FINALISTS])
     while True:
         best = max(hits, key=lambda point: hits[point].accuracy)
         near = [point for point in neighbours(best, len(evidence.taps)) if point not in hits]
         if not near:
-            return hits
+            break
         add(near)
+    best_hits = hits[best].first
+    for point in [point for point in hits if p_value(best_hits, hits[point].first) > _WEEDED_OUT]:
+        hits[point] = hits[point].with_rest(measure(draft, evidence, _hypothesis(evidence, point), evidence.rest))
+    return hits
+
+
+def _hypothesis(evidence: Evidence, point: Point) -> Hypothesis:
+    return Hypothesis(tuple(evidence.taps[state] for state in point))
 
 
 def _rank(evidence: Evidence, hits: dict[Point, Hits]) -> tuple[tuple[Candidate, ...], bool, str]:
-    order = sorted(hits, key=lambda point: -hits[point].accuracy)
-    best = hits[order[0]]
-    candidates = tuple(
-        Candidate(
-            tuple(evidence.taps[state] for state in point),
-            hits[point].accuracy,
-            None if number == 0 else p_value(best.first, hits[point].first),
-        )
-        for number, point in enumerate(order)
-    )
+    """Those measured on every row first, by accuracy; a weeded-out one is compared on the rows that it has."""
+    order = sorted(hits, key=lambda point: (-len(hits[point].first), -hits[point].accuracy))
+    best = hits[order[0]].first
+    candidates = [Candidate(_hypothesis(evidence, order[0]).taps, hits[order[0]].accuracy, None)]
+    for point in order[1:]:
+        found = hits[point].first
+        candidates.append(Candidate(_hypothesis(evidence, point).taps, hits[point].accuracy, p_value(best[: len(found)], found)))
     if evidence.num_rows < MIN_ROWS:
-        return candidates, False, f"only {evidence.num_rows} rows; at least {MIN_ROWS} are needed for a verdict"
+        return tuple(candidates), False, f"only {evidence.num_rows} rows; at least {MIN_ROWS} are needed for a verdict"
     open_ones = [candidate for candidate in candidates[1:] if (candidate.p_value or 0.0) > SIGNIFICANT]
     if open_ones:
-        names = "; ".join(", ".join(map(str, candidate.taps)) for candidate in open_ones[:3])
-        return candidates, False, f"{len(open_ones)} other choices are not significantly worse: {names}"
-    return candidates, True, "every other choice measured is significantly worse"
+        names = "; ".join(format_taps(candidate.taps) for candidate in open_ones[:3])
+        return tuple(candidates), False, f"{len(open_ones)} other choices are not significantly worse: {names}"
+    return tuple(candidates), True, "every other choice measured is significantly worse"

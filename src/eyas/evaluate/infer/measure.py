@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 
 from eyas.draft.model import Eagle3Draft
 from eyas.draft.unroll import unroll
-from eyas.evaluate.infer.evidence import Evidence
+from eyas.evaluate.infer.evidence import Batch, Evidence
 from eyas.taps import Tap
 
 _HEAD_ROWS = 512
@@ -33,6 +34,9 @@ class Hits:
     def accuracy(self) -> float:
         return float(self.first.float().mean())
 
+    def with_rest(self, rest: Hits) -> Hits:
+        return Hits(torch.cat([self.first, rest.first]), torch.cat([self.second, rest.second]))
+
 
 @dataclass(frozen=True)
 class Hypothesis:
@@ -43,16 +47,17 @@ class Hypothesis:
 
 
 @torch.no_grad()
-def measure(draft: Eagle3Draft, evidence: Evidence, hypothesis: Hypothesis, num_steps: int = 1) -> Hits:
+def measure(draft: Eagle3Draft, evidence: Evidence, hypothesis: Hypothesis, batches: Sequence[Batch], num_steps: int = 1) -> Hits:
+    """On `batches` of the evidence."""
     places = [evidence.taps.index(tap) for tap in hypothesis.taps]
-    first, second = [], []
-    for batch in evidence.batches:
+    first, second = [torch.zeros(0, dtype=torch.bool)], [torch.zeros(0, dtype=torch.bool)]
+    for batch in batches:
         states_BTS = torch.cat([batch.states[place] for place in places], dim=-1).roll(hypothesis.shift, dims=1)
         outputs = unroll(draft, batch.token_BT, states_BTS.to(draft.fc.weight.dtype), num_steps, batch.row_BR)
         first.append(_hits(draft, outputs[0], batch.label_BR, batch.valid_BR))
         if num_steps > 1:
             second.append(_hits(draft, outputs[1], batch.next_label_BR, batch.next_valid_BR))
-    return Hits(torch.cat(first), torch.cat(second) if second else torch.zeros(0, dtype=torch.bool))
+    return Hits(torch.cat(first), torch.cat(second))
 
 
 def _hits(draft: Eagle3Draft, output_BRD: torch.Tensor, label_BR: torch.Tensor, valid_BR: torch.Tensor) -> torch.Tensor:

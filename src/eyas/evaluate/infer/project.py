@@ -19,6 +19,7 @@ import torch.nn.functional as F
 
 from eyas.draft.model import Eagle3Draft
 from eyas.draft.unroll import unroll
+from eyas.errors import UserError
 from eyas.evaluate.infer.evidence import Batch
 from eyas.evaluate.infer.search import EMPTY
 from eyas.targets.target import Target
@@ -84,6 +85,12 @@ def _restricted_head(target: Target, draft: Eagle3Draft, batch: Batch) -> tuple[
     place_M = (batch.valid_BR.flatten() & draft.t2d[labels]).nonzero().flatten()
     ids_V = draft.to_target(torch.arange(draft.config.draft_vocab_size, device=labels.device))
     wanted = torch.searchsorted(ids_V, labels[place_M].unique())
+    if len(place_M) == 0:
+        raise UserError(
+            "the draft knows none of the target's tokens in these texts",
+            got=f"a draft vocabulary of {len(ids_V)} tokens",
+            remedy="check d2t, and that the texts are the target's own",
+        )
     generator = torch.Generator().manual_seed(0)
     others = torch.randperm(len(ids_V), generator=generator)[:_OTHER_IDS].to(labels.device)
     kept = torch.cat([wanted, others]).unique()

@@ -89,9 +89,10 @@ def _of_safetensors(path: Path, hidden_size: int, num_slots: int | None) -> _Tex
 
 
 def _slots(flat_RW: torch.Tensor, hidden_size: int, num_slots: int | None, path: Path) -> torch.Tensor:
-    """A stated number of slots goes before the hidden size: under tensor parallelism slots may be narrower than it."""
+    """Whole states, unless these are fewer than the slots that were stated: under tensor parallelism slots are narrower."""
     width = flat_RW.shape[1]
-    count = num_slots if num_slots is not None and width % num_slots == 0 else width // hidden_size
+    whole = width // hidden_size if width % hidden_size == 0 else 0
+    count = whole if whole >= max(1, num_slots or 0) else num_slots or 0
     if count < 1 or width % count:
         raise UserError(
             f"{path}: rows are not a whole number of states", got=width, allowed=f"a multiple of {hidden_size}", remedy="give --taps"

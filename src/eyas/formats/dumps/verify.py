@@ -87,7 +87,7 @@ def _located(target: Target, probes: Sequence[ForeignSample]) -> tuple[list[Fore
             probes[0].id,
         )
         slots = check_captures(reference_of_target(target, captures.token_ids, captures.width), [captures], None).slots
-        tried.append((sum(slot.distance or 1.0 for slot in slots), complete, token, slots))
+        tried.append((sum(1.0 if slot.distance is None else slot.distance for slot in slots), complete, token, slots))
     _, complete, token, slots = min(tried, key=lambda item: item[0])
     return complete, token, slots
 
@@ -103,7 +103,7 @@ def _first_tokens(target: Target) -> list[int]:
 
 def _last_state(slot: SlotVerdict, num_layers: int) -> Tap | None:
     if slot.verdict == "right" and slot.found in ("final", str(Tap(num_layers))):
-        return Tap.parse(slot.found)
+        return Tap.parse(str(slot.found))
     return None
 
 
