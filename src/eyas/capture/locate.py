@@ -23,7 +23,7 @@ NO_MATCH = 0.5  # a state that is half its own length away is none
 _MIN_ROWS = 8
 _FAR_ROWS = 0.3
 _MOST_ROWS = 0.8  # orders are chosen by this quantile: one that is right for half of the rows is not right
-_PARTIAL_COSINE = 0.25  # between what a state is off by and the branch that it lacks; noise gives 0.03 over 128 rows
+_PARTIAL_COSINE = 0.2  # between what a state is off by and the branch that it lacks; noise gives 0.03 over 128 rows
 _SAME_SCALE = 0.03
 
 
