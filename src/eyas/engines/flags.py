@@ -13,15 +13,15 @@ _NO_FUSION = "--enforce-disable-flashinfer-allreduce-fusion"
 _NO_FUSION_SINCE = Version("0.5.10")
 
 
-def launch_flags(judged: Judged, row: CaptureRow, num_draft_tokens: int) -> tuple[str, ...]:
-    """One list of shell words; `num_draft_tokens` is how many tokens are proposed a round.
+def launch_flags(judged: Judged, row: CaptureRow, num_draft_tokens: int, folder: str) -> tuple[str, ...]:
+    """One list of shell words; `num_draft_tokens` is how many tokens are proposed a round, `folder` the exported draft's.
 
     SGLang counts the token that the target adds among its draft tokens, so that its number is one higher than vLLM's.
     """
     if judged.engine.name == "vllm":
-        spec = {"method": "eagle3", "model": DRAFT_FOLDER, "num_speculative_tokens": num_draft_tokens}
+        spec = {"method": "eagle3", "model": folder, "num_speculative_tokens": num_draft_tokens}
         return ("--speculative-config", json.dumps(spec))
-    flags = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", DRAFT_FOLDER]
+    flags = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", folder]
     flags += ["--speculative-num-steps", str(num_draft_tokens), "--speculative-eagle-topk", "1"]
     flags += ["--speculative-num-draft-tokens", str(num_draft_tokens + 1)]
     if row.fused_allreduce and judged.version >= _NO_FUSION_SINCE:

@@ -40,11 +40,12 @@ class Plan:
         return {**dataclasses.asdict(self), "taps": [str(tap) for tap in self.taps]}
 
 
-def plan(wiring: Wiring, judged: Judged, target: TargetFacts, draft: DraftFacts | None = None) -> Plan:
+def plan(wiring: Wiring, judged: Judged, target: TargetFacts, draft: DraftFacts | None = None, folder: str = DRAFT_FOLDER) -> Plan:
     """The plan for one draft, engine, version and target; a plan that is reachable was resolved again and fed these taps.
 
     Args:
         draft: None if only the wiring is known, of a dump say: then what kind of head there is cannot be judged.
+        folder: where the draft was exported to, for the flags.
 
     Raises:
         UserError: the wiring belongs to another target, or nothing is known of what the engine captures for this one.
@@ -63,8 +64,10 @@ def plan(wiring: Wiring, judged: Judged, target: TargetFacts, draft: DraftFacts 
     config = config_keys(ids, wiring)
     fed = resolve(judged, target, config)
     assert (fed.problem, fed.taps) == (None, taps), f"planned {format_taps(taps)}, resolved {fed}"
-    flags = launch_flags(judged, row, wiring.ttt_steps or 3)
-    return Plan(True, config, flags, _notes(judged, row, ids, order, draft), order, taps)
+    notes = _notes(judged, row, ids, order, draft)
+    if folder == DRAFT_FOLDER:
+        notes.append(f"{DRAFT_FOLDER} in the flags is the folder that eyas export writes")
+    return Plan(True, config, launch_flags(judged, row, wiring.ttt_steps or 3, folder), tuple(notes), order, taps)
 
 
 def ids_for(taps: tuple[Tap, ...], meaning: IdMeaning, num_layers: int) -> tuple[int, ...] | None:
@@ -121,7 +124,7 @@ def _head_problems(wiring: Wiring, judged: Judged, target: TargetFacts, draft: D
     return found + [f"{FEATURES[name]}: {head.why.get(name, 'not known to be honoured')} ({head.file})" for name in missing]
 
 
-def _notes(judged: Judged, row: CaptureRow, ids: tuple[int, ...], order: tuple[int, ...], draft: DraftFacts | None) -> tuple[str, ...]:
+def _notes(judged: Judged, row: CaptureRow, ids: tuple[int, ...], order: tuple[int, ...], draft: DraftFacts | None) -> list[str]:
     notes = [*judged.notes(), f"an id is read as {row.meaning.value} ({row.file}; {row.evidence})"]
     if order != tuple(range(len(order))):
         notes.append(f"the engine sorts its states: eyas export puts slots {list(order)} of the draft in this order")
@@ -136,7 +139,7 @@ def _notes(judged: Judged, row: CaptureRow, ids: tuple[int, ...], order: tuple[i
         notes.append("do not use context parallelism in prefill: captured rows are not put back into order (read, not run)")
     if draft is None:
         notes.append("only the wiring was given: whether the engine runs this kind of draft was not judged")
-    return (*notes, f"{DRAFT_FOLDER} in the flags is the folder that eyas export writes")
+    return notes
 
 
 def _elsewhere(taps: tuple[Tap, ...], target: TargetFacts) -> list[str]:
