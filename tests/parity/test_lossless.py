@@ -5,14 +5,16 @@ Over two hundred prompts of tiny targets, with drafts that are hardly ever right
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 
 from eyas.capture.forward import capture_batch
-from eyas.draft.config import DraftConfig
+from eyas.draft.config import DraftConfig, MlaConfig
 from eyas.draft.model import Eagle3Draft
 from eyas.draft.unroll import unroll
 from eyas.engine.drafter import Proposal
@@ -76,13 +78,26 @@ def transformers_answer(target: Target, prompt: list[int], max_new_tokens: int) 
     return output_1T[0, len(prompt) :].tolist()
 
 
-def make_draft(target: Target, draft_vocab_size: int = 300) -> Eagle3Draft:
+KINDS: dict[str, dict[str, Any]] = {
+    "mla": {
+        "mla": MlaConfig(kv_lora_rank=24, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=10, q_lora_rank=32),
+        "head_dim": 20,
+        "num_key_value_heads": 4,
+    },
+    "narrower": {"hidden_size": 48, "own_embedding": True, "draft_vocab_size": 512, "lm_head_source": "embedding"},
+    "shared head": {"draft_vocab_size": 512, "lm_head_source": "target", "qk_norm": True},
+}
+
+
+def make_draft(target: Target, draft_vocab_size: int = 300, **kind: Any) -> Eagle3Draft:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        draft = Eagle3Draft(DraftConfig.from_target(target.config, num_taps=len(TAPS), draft_vocab_size=draft_vocab_size))
-        ids_V = torch.randperm(target.vocab_size)[:draft_vocab_size].sort().values
-    draft.set_vocab_map(ids_V - torch.arange(draft_vocab_size), torch.zeros(target.vocab_size, dtype=torch.bool).index_fill(0, ids_V, True))
-    draft.use_embedding(target.embed)
+        config = DraftConfig.from_target(target.config, num_taps=len(TAPS), draft_vocab_size=draft_vocab_size)
+        draft = Eagle3Draft(dataclasses.replace(config, **kind))
+        size = draft.config.draft_vocab_size
+        ids_V = torch.randperm(target.vocab_size)[:size].sort().values
+    draft.set_vocab_map(ids_V - torch.arange(size), torch.zeros(target.vocab_size, dtype=torch.bool).index_fill(0, ids_V, True))
+    draft.use_target(target)
     return draft.eval()
 
 
@@ -146,6 +161,37 @@ def test_a_draft_that_knows_nothing(case):
     for k in (1, 2, 3, 4):
         assert_lossless(case, Engine(case.target, draft, TAPS, k, max_batch=8), slice(k - 1, None, 4))
     assert_lossless(case, Engine(case.target, draft, TAPS, 3), slice(None, None, 8))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_draft_of_another_kind(case, kind):
+    """Its figures are as good as any: what is proposed is proposed again by the steps run in a batch with the true tokens."""
+    draft = make_draft(case.target, **KINDS[kind])
+    for max_batch in (1, 4):
+        engine = Engine(case.target, draft, TAPS, 3, max_batch)
+        made: list[list[int]] = []
+        real = engine._propose
+
+        def propose(turn, real=real, made=made):
+            proposal = real(turn)
+            rows = [row for row in proposal.token_BK.tolist() if len(row) == 3]  # near the limit fewer are proposed
+            made += [[*request.prompt, *request.tokens, *row] for request, row in zip(turn.requests, rows, strict=False)]
+            return proposal
+
+        engine._propose = propose
+        assert_lossless(case, engine, slice(0, None, 9))
+        assert_predicted(case, draft, made[:: max(1, len(made) // 12)])
+
+
+def assert_predicted(case: Case, draft: Eagle3Draft, texts: list[list[int]]) -> None:
+    """Each text ends in three proposals of the drafter; `unroll` must propose them too, reading the first two back."""
+    for text in texts:
+        states_1TS = capture_batch(case.target, [text], TAPS, want_top1=False)[0].states[None]
+        row_11 = torch.tensor([[len(text) - 5]])
+        with torch.no_grad():
+            steps = unroll(draft, torch.tensor([text]), states_1TS, 3, row_11)
+            proposed = [int(draft.to_target(draft.logits(output).argmax(-1))) for output in steps]
+        assert proposed == text[-3:]
 
 
 @pytest.mark.parametrize("error_rate", [0.0, 0.3])
