@@ -27,6 +27,8 @@ COMMANDS = {
     "train": "Train an EAGLE-3 draft on a dump.",
     "evaluate": "Accuracy and acceptance of a draft, predicted and measured.",
     "generate": "Generate text, speculatively when a draft is given.",
+    "import": "Read another project's draft or dump.",
+    "export": "Write a draft as another project or an engine wants it.",
     "wiring": "Show what an artefact was made for, and how two differ.",
     "trace": "Record a target's fingerprint; say which states a capture holds.",
 }

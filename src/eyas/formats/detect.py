@@ -1,0 +1,45 @@
+"""Whose checkpoint a folder holds, told from its config and the names of its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from eyas.errors import UserError
+from eyas.formats.safe import Foreign
+
+
+def detect(foreign: Foreign) -> tuple[str, str]:
+    """The format's name, and by what it was told. Raises UserError if nothing tells."""
+    config, keys = foreign.config, foreign.tensors.keys()
+    architectures = config.get("architectures")
+    names = {str(name) for name in architectures} if isinstance(architectures, list) else set()
+    if "speculators_config" in config or "speculators_model_type" in config or "Eagle3Speculator" in names:
+        return "speculators", "speculators_config in the config"
+    if "_torchspec_version" in config or "torchspec_version" in foreign.metadata:
+        return "torchspec", "TorchSpec's version in the config or in the weights"
+    if any(key.startswith("model.layers.") for key in keys):
+        return "automodel", "keys below model.layers."
+    if any(_has(keys, prefix) for prefix in ("midlayer.", "draft_model.midlayer.")):
+        return _by_architecture(names)
+    if _has(keys, "layers.0."):
+        return "modelopt", "keys below layers.0., and no other project's marks"
+    raise UserError(
+        f"{foreign.folder}: whose checkpoint this is cannot be told",
+        got=f"architectures {sorted(names)}, keys such as {sorted(keys)[:3]}",
+        remedy="name the project with --from; a draft of another kind than EAGLE-3 is not read",
+    )
+
+
+def _by_architecture(names: Collection[str]) -> tuple[str, str]:
+    if "Eagle3LlamaForCausalLM" in names:
+        return "angelslim", "its architecture and keys below midlayer."
+    if "Eagle3DeepseekV2ForCausalLM" in names or "DeepSeekForCausalLMEagle3" in names:
+        return "torchspec", "an MLA head and keys below midlayer."
+    if "LlamaForCausalLMEagle3" in names:
+        return "specforge", "its architecture and keys below midlayer. (TorchSpec without its version looks the same and means the same)"
+    return "eagle", "keys below midlayer., and no other project's marks"
+
+
+def _has(keys: Mapping[str, Any] | Collection[str], prefix: str) -> bool:
+    return any(key.startswith(prefix) for key in keys)

@@ -1,0 +1,94 @@
+"""RoPE in configs: transformers 5 keeps one object `rope_parameters`, older ones `rope_theta` beside `rope_scaling`.
+
+A reader of the one key silently takes 10000 when it finds the other, so both are always written, and a config whose two
+keys disagree is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from eyas.errors import UserError
+
+DEFAULT_THETA = 10000.0  # of transformers' LlamaConfig and of every project's fallback
+
+
+def write_rope(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The three keys, for readers old and new."""
+    scaling = {key: value for key, value in parameters.items() if key != "rope_theta"}
+    kind = parameters.get("rope_type", "default")
+    return {
+        "rope_theta": parameters["rope_theta"],
+        "rope_scaling": None if kind == "default" else {**scaling, "type": kind},
+        "rope_parameters": dict(parameters),
+    }
+
+
+def read_rope(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], bool]:
+    """RoPE parameters as transformers 5 has them, and whether the config names a theta at all.
+
+    Raises UserError for keys that contradict each other and for kinds of RoPE that a draft here has not.
+    """
+    new, old = _object(config, "rope_parameters", where), _object(config, "rope_scaling", where)
+    thetas = {
+        place: theta
+        for place, theta in (
+            ("rope_theta", config.get("rope_theta")),
+            ("rope_parameters.rope_theta", (new or {}).get("rope_theta")),
+            ("rope_scaling.rope_theta", (old or {}).get("rope_theta")),
+        )
+        if theta is not None
+    }
+    for place, theta in thetas.items():
+        if not isinstance(theta, int | float) or isinstance(theta, bool) or not (theta > 0 and math.isfinite(theta)):
+            raise UserError(f"{where}: {place} must be a positive number", got=repr(theta))
+    if len(set(thetas.values())) > 1:
+        raise UserError(
+            f"{where} names two thetas of RoPE",
+            got=", ".join(f"{place} = {theta}" for place, theta in thetas.items()),
+            remedy="keep the one that the draft was trained with; eyas wiring infer finds out which",
+        )
+    kinds = {kind for kind in (_kind(new), _kind(old)) if kind is not None}
+    if len(kinds - {"default"}) > 1 or (new and old and len(kinds) > 1):
+        raise UserError(f"{where}: rope_parameters and rope_scaling name two kinds of RoPE", got=sorted(kinds))
+    theta = next(iter(thetas.values()), DEFAULT_THETA)
+    if new and "rope_theta" in new:
+        parameters = dict(new)
+    else:
+        scaling = {key: value for key, value in (new or old or {}).items() if key not in ("type", "rope_type")}
+        parameters = {**scaling, "rope_type": next(iter(kinds), "default"), "rope_theta": theta}
+    _refuse_odd_kinds(parameters, config, where)
+    return parameters, bool(thetas)
+
+
+def is_scaled(parameters: Mapping[str, Any]) -> bool:
+    return bool(parameters.get("rope_type", "default") != "default")
+
+
+def yarn_softmax_factor(parameters: Mapping[str, Any]) -> float:
+    """DeepSeek's mscale squared, by which MLA scores grow under YaRN; 1 for any other RoPE."""
+    all_dim, factor = parameters.get("mscale_all_dim") or 0.0, parameters.get("factor") or 1.0
+    if parameters.get("rope_type") != "yarn" or not all_dim or factor <= 1.0:
+        return 1.0
+    return float((0.1 * all_dim * math.log(factor) + 1.0) ** 2)
+
+
+def _kind(scaling: Mapping[str, Any] | None) -> str | None:
+    return None if not scaling else str(scaling.get("rope_type", scaling.get("type", "default")))
+
+
+def _object(config: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any] | None:
+    value = config.get(key)
+    if value is not None and not isinstance(value, Mapping):
+        raise UserError(f"{where}: {key} must be an object", got=repr(value)[:80])
+    return value
+
+
+def _refuse_odd_kinds(parameters: Mapping[str, Any], config: Mapping[str, Any], where: str) -> None:
+    partial = parameters.get("partial_rotary_factor", config.get("partial_rotary_factor"))
+    if partial not in (None, 1, 1.0):
+        raise UserError(f"{where}: a draft whose RoPE turns a part of each head cannot be carried", got=f"partial_rotary_factor {partial}")
+    if parameters.get("rope_type") == "mrope" or parameters.get("mrope_interleaved"):
+        raise UserError(f"{where}: multimodal RoPE (mrope) cannot be carried", got=dict(parameters))

@@ -1,0 +1,161 @@
+"""Reading a folder that somebody else wrote: nothing in it is run, trusted in size, or followed out of the folder."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from eyas.errors import UserError
+from eyas.files import read_json
+
+CONFIG = "config.json"
+_MAX_HEADER = 100_000_000  # the safetensors library's own limit
+_MAX_JSON = 64 << 20  # an index of a million tensors is smaller
+_COPY = "the file is damaged: copy it again"
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """`config` is config.json as it stands. `metadata` are the texts in the headers of the weight files, taken together."""
+
+    folder: Path
+    config: dict[str, Any]
+    tensors: dict[str, torch.Tensor]
+    metadata: dict[str, str]
+    weight_files: tuple[str, ...]
+
+    def where(self, name: str) -> str:
+        """The file or folder that an error about this tensor names."""
+        return str(self.folder / self.weight_files[0]) if len(self.weight_files) == 1 else f"{self.folder} ({name})"
+
+
+def read_foreign(folder: Path) -> Foreign:
+    """Config and weights of a checkpoint's folder: safetensors or pickled, whole or in shards.
+
+    Raises UserError that names the file and key for whatever is missing, damaged or hostile.
+    """
+    if not folder.is_dir():
+        raise UserError(f"not a folder: {folder}", remedy="give the folder that holds config.json and the weights")
+    config = read_small_json(folder / CONFIG, "the checkpoint's config")
+    files, index = _weight_files(folder)
+    tensors: dict[str, torch.Tensor] = {}
+    metadata: dict[str, str] = {}
+    for file in files:
+        found, texts = read_tensors(folder / file)
+        for name in sorted(set(found) & set(tensors)):
+            raise UserError(f"{folder / file}: {name} is in another shard, too", remedy="which one counts is not known: export it again")
+        if index is not None:
+            _check_shard(folder / file, set(found), {name for name, shard in index.items() if shard == file})
+        tensors |= found
+        metadata |= texts
+    return Foreign(folder, config, tensors, metadata, files)
+
+
+def read_small_json(path: Path, what: str) -> dict[str, Any]:
+    """As `read_json`, but a file of an absurd size is refused before it is read."""
+    if path.is_file() and path.stat().st_size > _MAX_JSON:
+        raise UserError(f"{what} is too large to be one: {path}", got=f"{path.stat().st_size} bytes", allowed=f"{_MAX_JSON} bytes")
+    return read_json(path, what)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """All tensors of one file, on the CPU, and the texts in its header. Raises UserError for a file that holds anything else."""
+    if not path.is_file():
+        raise UserError(f"weights are missing: {path}", remedy="was the folder copied whole?")
+    return _read_safetensors(path) if path.suffix == ".safetensors" else (_only_tensors(load_pickled(path), path), {})
+
+
+def load_pickled(path: Path) -> Any:
+    """What a pickled file holds, if that is made of tensors, numbers, texts and containers. Raises UserError otherwise."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a hostile or damaged pickle fails in any way it likes
+        words = str(error).strip().splitlines() or [""]
+        raise UserError(
+            f"{path} cannot be read as tensors alone",
+            got=f"{type(error).__name__}: {words[0][:160]}",
+            remedy="code in pickled files is never run: save it as safetensors with the project that wrote it",
+        ) from error
+
+
+def _weight_files(folder: Path) -> tuple[tuple[str, ...], Mapping[str, str] | None]:
+    """The names of the weight files, and which tensor lies in which if an index says so."""
+    for stem, ending in (("model", "safetensors"), ("pytorch_model", "bin")):
+        index = folder / f"{stem}.{ending}.index.json"
+        if index.is_file():
+            places = _read_index(index)
+            return tuple(sorted(set(places.values()))), places
+        if (folder / f"{stem}.{ending}").is_file():
+            return (f"{stem}.{ending}",), None
+    found = sorted(path.name for path in folder.glob("*.safetensors"))
+    if len(found) == 1:
+        return (found[0],), None
+    raise UserError(
+        f"{folder} holds no weights that can be told",
+        got=found or sorted(path.name for path in folder.iterdir())[:5] or "an empty folder",
+        allowed="model.safetensors, pytorch_model.bin, or either one's index.json with its shards",
+    )
+
+
+def _read_index(path: Path) -> dict[str, str]:
+    places = read_small_json(path, "the index of the shards").get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise UserError(f"{path}: weight_map is missing or empty", remedy=_COPY)
+    for name, file in places.items():
+        plain = isinstance(file, str) and file == Path(file).name and file not in ("", ".", "..") and "\\" not in file
+        if not plain or Path(file).suffix not in (".safetensors", ".bin"):
+            raise UserError(
+                f"{path}: {name} is said to lie outside of the folder or in a file of another kind",
+                got=repr(file)[:120],
+                allowed="the name of a .safetensors or .bin file beside the index",
+            )
+    return places
+
+
+def _check_shard(path: Path, found: set[str], listed: set[str]) -> None:
+    if found != listed:
+        raise UserError(
+            f"{path} does not hold what the index says",
+            got=f"missing {sorted(listed - found)[:5]}, not listed {sorted(found - listed)[:5]}",
+            remedy="files of two checkpoints were mixed, or a shard was not copied: copy the folder again, whole",
+        )
+
+
+def _read_safetensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    size = path.stat().st_size
+    with open(path, "rb") as stream:
+        start = stream.read(8)
+    header = struct.unpack("<Q", start)[0] if len(start) == 8 else None
+    if header is None or header > min(size - 8, _MAX_HEADER):
+        raise UserError(
+            f"{path} is not a safetensors file, or only a part of one",
+            got=f"a header of {header} bytes in a file of {size}" if header is not None else f"{size} bytes",
+            remedy=_COPY,
+        )
+    tensors = {}
+    try:
+        with safe_open(path, framework="pt") as opened:
+            metadata = dict(opened.metadata() or {})
+            for name in opened.keys():  # noqa: SIM118 - not a mapping
+                tensors[name] = opened.get_tensor(name)
+    except (OSError, SafetensorError, RuntimeError, ValueError, TypeError) as error:
+        raise UserError(f"{path} is damaged", got=str(error).splitlines()[0][:200], remedy=_COPY) from error
+    return tensors, metadata
+
+
+def _only_tensors(value: Any, path: Path) -> dict[str, torch.Tensor]:
+    if not isinstance(value, dict) or not value:
+        raise UserError(f"{path} holds no table of tensors", got=type(value).__name__)
+    for name, tensor in value.items():
+        plain = isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided and tensor.device.type == "cpu"
+        if not isinstance(name, str) or not plain or tensor.is_quantized:
+            raise UserError(f"{path}: {name!r} is not a plain tensor", got=type(tensor).__name__)
+        if tensor.numel() * tensor.element_size() > 2 * max(1, tensor.untyped_storage().nbytes()):
+            raise UserError(f"{path}: {name!r} claims more numbers than the file holds", got=list(tensor.shape))
+    return value

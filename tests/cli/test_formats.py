@@ -1,0 +1,58 @@
+"""eyas import and eyas export: JSON for programs, lines for people, exit status 2 for what cannot be carried."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from eyas.cli.main import main
+
+GOLDEN = Path(__file__).parent.parent / "roundtrip" / "golden"
+
+
+def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    output = capsys.readouterr()
+    return int(left.value.code or 0), output.out, output.err
+
+
+def test_in_and_out_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(["import", str(GOLDEN / "specforge"), "--out", str(tmp_path / "draft"), "--json"], capsys)
+    assert status == 0
+    report = json.loads(out)
+    assert report["from"] == "specforge"
+    assert report["wiring"]["taps"] == ["layer:1", "layer:7", "layer:12"]
+    assert "model.safetensors" in report["written"]
+    assert any(line.startswith("taps = ") for line in report["assumed"])
+    status, out, _ = run(["export", str(tmp_path / "draft"), "--to", "speculators", "--out", str(tmp_path / "out"), "--json"], capsys)
+    assert status == 0
+    assert {"written", "wiring", "assumed"} <= set(json.loads(out))
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["eagle_aux_hidden_state_layer_ids"] == [2, 8, 13]
+
+
+def test_lines_for_people_and_the_users_own_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["import", str(GOLDEN / "eagle"), "--out", str(tmp_path / "draft")]
+    status, _, err = run(command, capsys)
+    assert status == 2
+    assert "does not say which states" in err
+    assert "--taps" in err
+    status, out, _ = run([*command, "--from", "eagle", "--taps", "layer:1,layer:7,layer:12"], capsys)
+    assert status == 0
+    assert "reads    layer:1, layer:7, layer:12" in out
+    assert "assumed: rope_parameters" in out
+    status, _, err = run(["export", str(tmp_path / "draft"), "--to", "onnx", "--out", str(tmp_path / "out")], capsys)
+    assert status == 2
+    assert "specforge" in err
+
+
+def test_a_target_fills_in_what_it_knows_or_is_the_wrong_one(tmp_path: Path, tiny_targets, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tiny_targets("llama")
+    command = ["import", str(GOLDEN / "specforge"), "--out", str(tmp_path / "draft"), "--target", str(target)]
+    status, _, err = run(command, capsys)
+    assert status == 2
+    assert "target_hidden_size" in err
+    assert not (tmp_path / "draft").exists()
