@@ -61,6 +61,7 @@ format: setup
 
 docs: setup
 	$(BIN)/python -m eyas.cli.reference docs/cli.md
+	$(BIN)/python -m eyas.engines.page docs/engines.md
 
 clean:
 	rm -rf $(VENV) $(ENGINES) quickstart build dist .pytest_cache .mypy_cache .ruff_cache src/*.egg-info

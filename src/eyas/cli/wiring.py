@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from eyas.wiring import Wiring
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show what an artefact was made for, and how two differ.")
-app.command()(translate)
-app.command()(infer)
 
 PathArgument = Annotated[str, typer.Argument(help="A target's folder or hub id, a dump, or a draft.")]
 
@@ -60,6 +58,10 @@ def diff(left: PathArgument, right: PathArgument, trust_remote_code: TrustRemote
         print(_verdict(identity, left_trace, right_trace))
         print("they match" if same and not differences else "they match in all fields that must" if same else "they do not match")
     raise typer.Exit(0 if same else 1)
+
+
+app.command()(translate)
+app.command()(infer)
 
 
 def read_wiring(path: str, trust_remote_code: bool) -> tuple[str, Wiring, Path | None]:

@@ -33,9 +33,17 @@ FEATURES = {
     "softmax_factor": "an MLA softmax factor that does not follow from its RoPE",
     "activation": "another activation than SiLU",
 }
+_OF_MLA = frozenset({"full_query", "half_rope", "plain_mla_rope", "softmax_factor"})
+_NOT_OF_MLA = frozenset({"attention_bias", "qk_norm"})
 _SWITCHES = ("norm_before_fc", "fc_norm", "norm_before_residual", "norm_output")
 _BIASES = ("attention_bias", "mlp_bias", "fc_bias", "qk_norm")
 _REQUIRED = ("num_taps", "hidden_size", "target_hidden_size", "vocab_size", "draft_vocab_size", "hidden_act", "rope_parameters", *_SWITCHES)
+
+
+def features_of(kind: HeadKind) -> tuple[str, ...]:
+    """The names of `FEATURES` that a head of this kind can have. With qk_norm a Llama-style head is a Qwen3-style one."""
+    without = {"mla": _NOT_OF_MLA, "llama": _OF_MLA | {"qk_norm"}, "qwen3": _OF_MLA}[kind]
+    return tuple(name for name in FEATURES if name not in without)
 
 
 @dataclass(frozen=True)
