@@ -154,12 +154,33 @@ def test_an_old_vllm_finds_an_mla_heads_theta_in_rope_scaling(tmp_path: Path, ta
     assert config["rope_scaling"]["rope_theta"] == 50000.0
 
 
-@pytest.mark.parametrize(("engine", "taps"), [("vllm==0.33.0", "layer:7,embed,layer:3"), ("sglang==0.5.23", "embed,layer:3,layer:7")])
-def test_an_export_comes_back_with_the_engines_own_order(tmp_path: Path, target: Path, engine: str, taps: str) -> None:
+@pytest.mark.parametrize(("engine", "changes"), [("vllm==0.33.0", {}), ("vllm==0.26.0", MLA_HEAD), ("sglang==0.5.23", MLA_HEAD)])
+def test_transformers_reads_the_rope_that_the_draft_was_trained_with(
+    tmp_path: Path, target: Path, engine: str, changes: dict[str, Any]
+) -> None:
+    from transformers import AutoConfig
+
+    rope = {"rope_type": "yarn", "rope_theta": 50000.0, "factor": 4.0, "original_max_position_embeddings": 16}
+    exported(tmp_path, target, engine, rope_parameters=rope, **changes)
+    read = AutoConfig.from_pretrained(tmp_path / "out")
+    assert {key: read.rope_parameters.get(key) for key in rope} == rope
+    assert read.eagle_config["eagle_aux_hidden_state_layer_ids"]
+
+
+SAME = {"draft_vocab_size": V, "lm_head_source": "target"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "taps", "changes"),
+    [("vllm==0.33.0", "layer:7,embed,layer:3", {}), ("sglang==0.5.23", "embed,layer:3,layer:7", SAME)],
+)
+def test_an_export_comes_back_with_the_engines_own_order(
+    tmp_path: Path, target: Path, engine: str, taps: str, changes: dict[str, Any]
+) -> None:
     from eyas.draft.checkpoint import read_draft
     from eyas.formats.importing import import_draft
 
-    _, report = exported(tmp_path, target, engine, taps, norm_output=True)
+    _, report = exported(tmp_path, target, engine, taps, norm_output=True, **changes)
     import_draft(tmp_path / "out", tmp_path / "back")
     back = read_draft(tmp_path / "back")
     assert back.wiring == report.wiring
