@@ -49,7 +49,9 @@ def _row(versions: str, architectures: tuple[str, ...], file: str, *, inside: bo
     )
 
 
-def _deepseek(versions: str, architectures: tuple[str, ...], meaning: IdMeaning, *, inside: bool) -> CaptureRow:
+def _deepseek(versions: str, architectures: tuple[str, ...], meaning: IdMeaning, *, inside: bool, gathers: bool = True) -> CaptureRow:
+    """`gathers`: this file itself cuts a prefill for context parallelism and gathers only the hidden states again."""
+    where = "in the layer, after its input norm" if inside else "at the head of the loop, as hidden_states + residual"
     how = (
         "set_eagle3_layers_to_capture: +1 always" if meaning is IdMeaning.OUTPUT else "set_eagle3_layers_to_capture: +1 only if ids[0] == 1"
     )
@@ -58,11 +60,11 @@ def _deepseek(versions: str, architectures: tuple[str, ...], meaning: IdMeaning,
         architectures,
         _MODELS + "deepseek_v2.py, kimi_k25.py",
         meaning,
-        f"{how}; captured {'in the layer, after its input norm' if inside else 'at the head of the loop, as hidden_states + residual'}",
+        f"{how}; captured {where}" + ("" if gathers else "; context parallelism has moved elsewhere and was not read"),
         no_embedding=None if inside else _NO_RESIDUAL,
         no_last=_NO_LAST,
         fused_allreduce=not inside,
-        cp_unsafe=True,
+        cp_unsafe=gathers,
     )
 
 
@@ -104,7 +106,8 @@ CAPTURES = (
     _deepseek(">=0.5.9,<0.5.10", _DEEPSEEK, IdMeaning.OUTPUT, inside=False),
     _deepseek(">=0.5.10,<0.5.13", (*_DEEPSEEK, *_KIMI), IdMeaning.OUTPUT, inside=False),
     _deepseek(">=0.5.13,<0.5.14", (*_DEEPSEEK, *_KIMI), IdMeaning.FIRST_IS_ONE, inside=False),
-    _deepseek(">=0.5.14", (*_DEEPSEEK, *_KIMI), IdMeaning.FIRST_IS_ONE, inside=True),
+    _deepseek(">=0.5.14,<0.5.20", (*_DEEPSEEK, *_KIMI), IdMeaning.FIRST_IS_ONE, inside=True),
+    _deepseek(">=0.5.20", (*_DEEPSEEK, *_KIMI), IdMeaning.FIRST_IS_ONE, inside=True, gathers=False),
     _row(">=0.5.9,<0.5.11", ("MiniMaxM2ForCausalLM",), "minimax_m2.py", inside=False),
     _row(">=0.5.11", ("MiniMaxM2ForCausalLM",), "minimax_m2.py", inside=True),
     _row(">=0.5.9,<0.5.21", ("Glm4MoeForCausalLM",), "glm4_moe.py", inside=False, fused=True),
