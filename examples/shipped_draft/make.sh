@@ -33,6 +33,7 @@ both() { # run a command for part 1/2 and 2/2 side by side; @ stands for the par
 [ -e "$out/answered-2.jsonl" ] || both data regenerate --target "$out/target" --out "$out/answered-@.jsonl" --stop-at-loop \
     --chats "$out/prompts/train.jsonl" --chats "$out/written-1.jsonl" --chats "$out/written-2.jsonl" \
     --max-new-tokens 224 --max-prompt-tokens 512 --heldout "$out/prompts/heldout.jsonl"
+[ -e "$out/answered.jsonl" ] || .venv/bin/python examples/shipped_draft/pick.py 1200 "$out"/answered-[12].jsonl >"$out/answered.jsonl"
 [ -e "$out/prepared" ] || eyas data prepare --target "$out/target" --out "$out/prepared" --validation 0.02 \
     --chats "$out/answered-1.jsonl" --chats "$out/answered-2.jsonl"
 [ -e "$out/dump" ] || eyas capture --target "$out/target" --data "$out/prepared" --taps layer:1,layer:14,layer:26 --out "$out/dump"

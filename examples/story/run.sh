@@ -26,8 +26,7 @@ if [ ! -e "$out/target" ]; then
 fi
 draft=${DRAFT:-$out/draft}
 if [ ! -e "$draft" ]; then
-    eyas data regenerate --target "$out/target" --chats "$prompts/train.jsonl" --out "$out/answered.jsonl"
-    eyas data prepare --target "$out/target" --chats "$out/answered.jsonl" --out "$out/prepared"
+    eyas data prepare --target "$out/target" --chats "$prompts/answered.jsonl" --out "$out/prepared"
     eyas capture --target "$out/target" --data "$out/prepared" --taps "$trained_on" --out "$out/dump"
     eyas train --target "$out/target" --dump "$out/dump" --taps "$trained_on" --out "$draft" --minutes "$minutes"
 fi

@@ -55,8 +55,10 @@ def tiny(monkeypatch, tiny_targets):
         shutil.copytree(tiny_targets("llama", trained=True), out)
 
     def built_in(name):
-        seed = {"train": 11, "heldout": 12}[name]
-        return [Chat(f"{name}-{number}", tuple(chat[:-1]), "chat") for number, chat in enumerate(tiny_chats(40, seed)) if len(chat) == 2]
+        seed = {"answered": 11, "heldout": 12}[name]
+        chats = [chat for chat in tiny_chats(40, seed) if len(chat) == 2]
+        already = 12 if name == "answered" else 0  # the rest is answered by the target
+        return [Chat(f"{name}-{n}", tuple(chat if n < already else chat[:-1]), "chat") for n, chat in enumerate(chats)]
 
     monkeypatch.setattr(quickstart, "pull", pull)
     monkeypatch.setattr(quickstart, "_built_in", built_in)
@@ -95,6 +97,8 @@ def test_killed_in_the_middle_and_gone_on_with(tiny, tmp_path, monkeypatch):
     assert summary["accuracy_as_if_wrong_taps"] != summary["first_token_accuracy"], "the other states were really fed"
     assert summary["first_token_accuracy"] > 0.3
     assert summary["shipped"] is None
+    assert 0 < summary["acts"]["answers"]["answered_now"] < summary["acts"]["answers"]["chats"]
+    assert summary["acts"]["answers"]["own_share"] > 0.5
     assert "not here" in summary["shipped_reason"]
 
     again = play(out)

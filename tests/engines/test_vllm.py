@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 import torch
 from engine_runs import ROOT, run_vllm
-from eyas.engines.export import export_for_engine
 
 from eyas.data.chats import read_chats
 from eyas.draft.checkpoint import read_draft, save_draft
 from eyas.draft.permute import permute_taps
 from eyas.engine.pair import attach_draft
 from eyas.engine.ties import explain_difference
+from eyas.engines.export import export_for_engine
 from eyas.evaluate.acceptance import Acceptance, acceptance
 from eyas.evaluate.answers import Answer, greedy_answers, render_prompts, spread
 from eyas.evaluate.forecast import forecast

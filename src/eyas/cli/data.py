@@ -154,21 +154,22 @@ def overlap_command(
 
 @app.command()
 def prompts(
-    out: Annotated[Path, typer.Option("--out", help="The folder to write train.jsonl and heldout.jsonl to.")],
+    out: Annotated[Path, typer.Option("--out", help="The folder to write train.jsonl, answered.jsonl and heldout.jsonl to.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Write the prompts that come with Eyas: some to train on, and the fixed held-out set."""
+    """Write the prompts that come with Eyas: some to train on, more with the answers of smollm2-135m, and the fixed held-out set."""
     from importlib import resources
 
     from eyas.files import atomic_path
 
     counts = {}
-    for name in ("train", "heldout"):
+    names = ("train", "answered", "heldout")
+    for name in names:
         _refuse_existing(out / f"{name}.jsonl")
-    with contextlib.ExitStack() as both:  # both files or none
-        for name in ("train", "heldout"):
+    with contextlib.ExitStack() as together:  # all files or none
+        for name in names:
             text = resources.files("eyas.data").joinpath(f"prompts/{name}.jsonl").read_text(encoding="utf-8")
-            both.enter_context(atomic_path(out / f"{name}.jsonl")).write_text(text, encoding="utf-8")
+            together.enter_context(atomic_path(out / f"{name}.jsonl")).write_text(text, encoding="utf-8")
             counts[name] = len(text.splitlines())
     emit(counts, as_json)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from eyas.data.chats import Chat
 from eyas.engine.engine import Engine
@@ -12,6 +13,8 @@ from eyas.errors import UserError
 from eyas.loops import find_loop
 from eyas.progress import Progress
 from eyas.targets.target import Target
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -83,10 +86,10 @@ def max_length(prompts: Sequence[Prompt], max_new_tokens: int) -> int:
     return max(len(prompt.token_ids) for prompt in prompts) + max_new_tokens
 
 
-def spread(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
-    """`count` prompts at equal distances, so that a small part still holds every domain."""
-    count = min(count, len(prompts))
-    return [prompts[(2 * number + 1) * len(prompts) // (2 * count)] for number in range(count)]
+def spread(items: Sequence[Item], count: int) -> list[Item]:
+    """At most `count` of the items, at equal distances, so that a small part still holds every domain."""
+    count = min(count, len(items))
+    return [items[(2 * number + 1) * len(items) // (2 * count)] for number in range(count)]
 
 
 def _answer(prompt: Prompt, output: Output, stop_ids: tuple[int, ...]) -> Answer:

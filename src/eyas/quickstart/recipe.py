@@ -10,7 +10,7 @@ from eyas.errors import UserError
 from eyas.taps import Tap, parse_taps
 
 DEFAULT_MINUTES = 11.0
-_CHATS_PER_MINUTE = 24  # half a second each to answer, a quarter of one to capture; more would leave too little time for training
+_CHATS_PER_MINUTE = 60  # a fifth of a second each to capture; more text would leave too little time to learn from it
 _EVALUATED_PER_MINUTE = 3
 
 
@@ -20,7 +20,7 @@ class Recipe:
 
     Args:
         minutes: of the whole show; what the other acts leave of it is spent on training.
-        num_chats: chats to train on; where the project's own prompts do not suffice the target writes more.
+        num_chats: chats to train on; where those that come along do not suffice the target writes more and answers them.
         answer_tokens: longest answer in training.
         evaluated: held-out prompts, spread over the domains, answered with at most `evaluated_tokens`.
         seconds_behind: what the acts behind the training are expected to take.

@@ -21,6 +21,7 @@ import torch
 
 from eyas.capture.corpus import read_corpus
 from eyas.capture.job import CaptureSettings
+from eyas.capture.own import own_share
 from eyas.capture.runner import capture_to_dump
 from eyas.data.chats import Chat, read_chats, write_chats
 from eyas.data.overlap import overlap
@@ -50,6 +51,7 @@ RECORD = "quickstart.json"
 OWN, SHIPPED = "trained just now", "trained for longer"
 _SHOWN_PROMPT = "Explain in a few sentences why the sky is blue."
 _SHOWN_TOKENS = 72
+_PROBED_ANSWERS = 24  # enough to see an answer that is not the target's
 
 
 def run_quickstart(out: Path, recipe: Recipe, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
@@ -109,7 +111,7 @@ class _Quickstart:
             Act(
                 "prompts",
                 "The prompts",
-                "Those that come with Eyas, and if need be some that the model writes itself.",
+                "Written for Eyas, and written by the model itself; the held-out ones stay apart.",
                 self._write_prompts,
                 inputs=(target,),
                 outputs=(self.prompts, self.heldout),
@@ -118,7 +120,7 @@ class _Quickstart:
             Act(
                 "answers",
                 "The answers",
-                "The model's own, since a draft must foresee what its target says; then token ids and a mask of what counts.",
+                "The model's own, since a draft must foresee what its target says: most come along, answered beforehand.",
                 self._answer,
                 inputs=(target, self.prompts),
                 outputs=(self.train, self.prepared),
@@ -169,7 +171,7 @@ class _Quickstart:
     def _write_prompts(self) -> dict[str, Any]:
         heldout = _built_in("heldout")
         texts = [_words(chat) for chat in heldout]
-        chats = _spread_chats(_built_in("train"), self.recipe.num_chats)
+        chats = spread(_built_in("answered"), self.recipe.num_chats)
         missing = self.recipe.num_chats - len(chats)
         sampled: dict[str, Any] = {}
         if missing > 0:
@@ -183,15 +185,24 @@ class _Quickstart:
         return {"prompts": len(chats), "sampled": sampled, "heldout_prompts": len(heldout), "heldout_overlap": shared}
 
     def _answer(self) -> dict[str, Any]:
-        settings = BatchSettings(max_new_tokens=self.recipe.answer_tokens, stop_at_loop=True)
-        chats, report = regenerate(self.target, list(read_chats(self.prompts)), self.train, settings, self.recipe.prompt_tokens)
+        chats = list(read_chats(self.prompts))
+        questions = [chat for chat in chats if chat.messages[-1]["role"] != "assistant"]
+        if questions:
+            settings = BatchSettings(max_new_tokens=self.recipe.answer_tokens, stop_at_loop=True)
+            answered, _ = regenerate(self.target, questions, self.train, settings, self.recipe.prompt_tokens)
+            ready = {chat.id: chat for chat in chats} | {chat.id: None for chat in questions} | {chat.id: chat for chat in answered}
+            chats = [chat for chat in ready.values() if chat is not None]
         write_chats(self.train, chats)
         shutil.rmtree(self.prepared, ignore_errors=True)
         longest = PrepareSettings(max_length=self.recipe.prompt_tokens + self.recipe.answer_tokens)
         prepare(str(self.target_folder), [self.train], self.prepared, longest)
-        reasons = ", ".join(f"{count} by {reason}" for reason, count in sorted(report.finish_reasons.items()))
-        console.print(f"     {report.answer_tokens:,} tokens in {report.answers} answers, ended {reasons}", highlight=False)
-        return {**dataclasses.asdict(report), "chats": len(chats)}
+        texts = read_corpus(self.prepared, str(self.target_folder)).texts
+        share = own_share(self.target, spread(texts, _PROBED_ANSWERS))
+        tokens = sum(sum(text.loss_mask) for text in texts)
+        console.print(
+            f"     {tokens:,} tokens in {len(chats)} answers; {share:.1%} of a sample are the model's first choice", highlight=False
+        )
+        return {"chats": len(chats), "answered_now": len(questions), "answer_tokens": tokens, "own_share": share}
 
     def _capture(self) -> dict[str, Any]:
         settings = CaptureSettings(taps=self.recipe.parsed_taps, command=f"eyas quickstart --minutes {self.recipe.minutes:g}")
@@ -287,12 +298,6 @@ def _with_loops_left_out(figures: dict[str, Any]) -> dict[str, Any]:
 def _built_in(name: str) -> list[Chat]:
     with resources.as_file(resources.files("eyas.data").joinpath(f"prompts/{name}.jsonl")) as path:
         return list(read_chats(path))
-
-
-def _spread_chats(chats: list[Chat], count: int) -> list[Chat]:
-    """At most `count` chats at equal distances: the file is sorted by domain."""
-    count = min(count, len(chats))
-    return [chats[(2 * number + 1) * len(chats) // (2 * count)] for number in range(count)]
 
 
 def _words(chat: Chat) -> str:
