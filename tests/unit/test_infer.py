@@ -15,7 +15,7 @@ from eyas.draft.config import DraftConfig
 from eyas.draft.model import Eagle3Draft
 from eyas.evaluate.infer.evidence import gather_evidence
 from eyas.evaluate.infer.infer import InferReport, InferSettings, infer_wiring
-from eyas.evaluate.infer.measure import Hypothesis, measure, p_value, variant
+from eyas.evaluate.infer.measure import Hits, Hypothesis, beats, measure, p_value, variant
 from eyas.evaluate.infer.project import FastScore
 from eyas.evaluate.infer.search import EMPTY, Point, neighbours, search
 from eyas.taps import Tap, parse_taps
@@ -64,6 +64,20 @@ def test_p_value_is_the_binomial_tail():
     assert p_value(hits("1100"), hits("0011")) == pytest.approx(11 / 16)
     assert p_value(hits("1010"), hits("1010")) == 1.0
     assert p_value(torch.ones(3000, dtype=torch.bool), torch.zeros(3000, dtype=torch.bool)) < 1e-100
+
+
+def test_beating_takes_right_rows_and_probabilities():
+    generator = torch.Generator().manual_seed(0)
+    first = torch.rand(3000, generator=generator) < 0.5
+    more = first | (torch.rand(3000, generator=generator) < 0.02)
+    log_prob = -torch.rand(3000, generator=generator)
+    none = torch.zeros(0, dtype=torch.bool)
+    base, better = Hits(first, none, log_prob), Hits(more, none, log_prob + 0.1 * torch.rand(3000, generator=generator))
+    assert beats(better, base)
+    assert not beats(base, better)
+    assert not beats(Hits(more, none, log_prob), base), "right more often, but not surer"
+    assert not beats(Hits(first, none, better.log_prob), base), "surer, but not right more often"
+    assert not beats(base, base)
 
 
 @pytest.fixture(scope="module")

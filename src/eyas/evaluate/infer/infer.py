@@ -19,14 +19,13 @@ from eyas.draft.model import Eagle3Draft
 from eyas.errors import UserError
 from eyas.evaluate.infer.evidence import MIN_ROWS, Evidence, gather_evidence
 from eyas.evaluate.infer.hypotheses import Other, judge_others
-from eyas.evaluate.infer.measure import Hits, Hypothesis, measure, p_value
+from eyas.evaluate.infer.measure import Hits, Hypothesis, beats, measure, p_value
 from eyas.evaluate.infer.project import FastScore
 from eyas.evaluate.infer.search import EMPTY, Point, neighbours, search
 from eyas.progress import console
 from eyas.taps import Tap, format_taps
 from eyas.targets.target import Target
 
-SIGNIFICANT = 0.005  # the runner-up was picked after looking, so one in twenty would not do
 _FINALISTS = 8
 _WEEDED_OUT = 1e-4  # so much worse on the first rows that the rest would not help
 
@@ -42,14 +41,18 @@ class InferSettings:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A tap choice with its accuracy. p_value: that it is not worse than the best one; None for the best itself."""
+    """A tap choice with its accuracy. beaten: is it significantly worse than the best one? p_value: of its accuracy being so.
+
+    None for the best itself.
+    """
 
     taps: tuple[Tap, ...]
     accuracy: float
     p_value: float | None
+    beaten: bool | None
 
     def to_json(self) -> dict[str, Any]:
-        return {"taps": [str(tap) for tap in self.taps], "accuracy": self.accuracy, "p_value": self.p_value}
+        return {"taps": [str(tap) for tap in self.taps], "accuracy": self.accuracy, "p_value": self.p_value, "beaten": self.beaten}
 
 
 @dataclass(frozen=True)
@@ -155,14 +158,16 @@ def _hypothesis(evidence: Evidence, point: Point) -> Hypothesis:
 def _rank(evidence: Evidence, hits: dict[Point, Hits]) -> tuple[tuple[Candidate, ...], bool, str]:
     """Those measured on every row first, by accuracy; a weeded-out one is compared on the rows that it has."""
     order = sorted(hits, key=lambda point: (-len(hits[point].first), -hits[point].accuracy))
-    best = hits[order[0]].first
-    candidates = [Candidate(_hypothesis(evidence, order[0]).taps, hits[order[0]].accuracy, None)]
+    best = hits[order[0]]
+    candidates = [Candidate(_hypothesis(evidence, order[0]).taps, best.accuracy, None, None)]
     for point in order[1:]:
-        found = hits[point].first
-        candidates.append(Candidate(_hypothesis(evidence, point).taps, hits[point].accuracy, p_value(best[: len(found)], found)))
+        other = hits[point]
+        mine = best.part(len(other.first))
+        taps = _hypothesis(evidence, point).taps
+        candidates.append(Candidate(taps, other.accuracy, p_value(mine.first, other.first), beats(mine, other)))
     if evidence.num_rows < MIN_ROWS:
         return tuple(candidates), False, f"only {evidence.num_rows} rows; at least {MIN_ROWS} are needed for a verdict"
-    open_ones = [candidate for candidate in candidates[1:] if (candidate.p_value or 0.0) > SIGNIFICANT]
+    open_ones = [candidate for candidate in candidates[1:] if not candidate.beaten]
     if open_ones:
         names = "; ".join(format_taps(candidate.taps) for candidate in open_ones[:3])
         return tuple(candidates), False, f"{len(open_ones)} other choices are not significantly worse: {names}"

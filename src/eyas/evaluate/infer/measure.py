@@ -1,6 +1,8 @@
 """A hypothesis measured exactly: the project's own unroll on every row, hit by hit, and whether one beats another.
 
-Two hypotheses are compared on the rows on which only one of them is right (McNemar's test, exact and one-sided).
+One hypothesis beats another if it is right more often, counted on the rows on which only one of them is (McNemar's test,
+exact and one-sided), and gives the target's own tokens a higher probability, row by row. The second says far more a row; the
+first is what a wiring is judged by. Both must agree, the second beyond doubt.
 
 Legend: B texts, T positions, S = n·H, R rows, N rows that count, D hidden size of the draft.
 """
@@ -21,21 +23,30 @@ from eyas.evaluate.infer.evidence import Batch, Evidence
 from eyas.taps import Tap
 
 _HEAD_ROWS = 512
+_LIKELY, _CERTAIN = 0.05, 1e-4  # of right and wrong rows; of probabilities, where rows of one text are not independent
 
 
 @dataclass(frozen=True)
 class Hits:
-    """first [N] and second: was the draft right at step 0, and at step 1 of the rows that have one."""
+    """first [N] and second: was the draft right at step 0, and at step 1 of the rows that have one.
+
+    log_prob [N]: of the target's own token at step 0; 0 for a token that the draft does not know.
+    """
 
     first: torch.Tensor
     second: torch.Tensor
+    log_prob: torch.Tensor
 
     @property
     def accuracy(self) -> float:
         return float(self.first.float().mean())
 
+    def part(self, num_rows: int) -> Hits:
+        """Of the first rows only."""
+        return Hits(self.first[:num_rows], self.second, self.log_prob[:num_rows])
+
     def with_rest(self, rest: Hits) -> Hits:
-        return Hits(torch.cat([self.first, rest.first]), torch.cat([self.second, rest.second]))
+        return Hits(*(torch.cat(parts) for parts in zip(vars(self).values(), vars(rest).values(), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -51,19 +62,32 @@ def measure(draft: Eagle3Draft, evidence: Evidence, hypothesis: Hypothesis, batc
     """On `batches` of the evidence."""
     places = [evidence.taps.index(tap) for tap in hypothesis.taps]
     first, second = [torch.zeros(0, dtype=torch.bool)], [torch.zeros(0, dtype=torch.bool)]
+    log_prob = [torch.zeros(0)]
     for batch in batches:
         states_BTS = torch.cat([batch.states[place] for place in places], dim=-1).roll(hypothesis.shift, dims=1)
         outputs = unroll(draft, batch.token_BT, states_BTS.to(draft.fc.weight.dtype), num_steps, batch.row_BR)
-        first.append(_hits(draft, outputs[0], batch.label_BR, batch.valid_BR))
+        right_N, log_prob_N = _judge(draft, outputs[0], batch.label_BR, batch.valid_BR)
+        first.append(right_N)
+        log_prob.append(log_prob_N)
         if num_steps > 1:
-            second.append(_hits(draft, outputs[1], batch.next_label_BR, batch.next_valid_BR))
-    return Hits(torch.cat(first), torch.cat(second))
+            second.append(_judge(draft, outputs[1], batch.next_label_BR, batch.next_valid_BR)[0])
+    return Hits(torch.cat(first), torch.cat(second), torch.cat(log_prob))
 
 
-def _hits(draft: Eagle3Draft, output_BRD: torch.Tensor, label_BR: torch.Tensor, valid_BR: torch.Tensor) -> torch.Tensor:
+def _judge(
+    draft: Eagle3Draft, output_BRD: torch.Tensor, label_BR: torch.Tensor, valid_BR: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Right or not, and the log-probability of the label, each [N]."""
     rows_ND, label_N = output_BRD[valid_BR], label_BR[valid_BR]
-    chunks = zip(rows_ND.split(_HEAD_ROWS), label_N.split(_HEAD_ROWS), strict=True)
-    return torch.cat([draft.to_target(draft.logits(rows).argmax(-1)) == label for rows, label in chunks]).cpu()
+    ids_V = draft.to_target(torch.arange(draft.config.draft_vocab_size, device=label_N.device))
+    place_N = torch.searchsorted(ids_V, label_N).clamp(max=len(ids_V) - 1)
+    best, log_prob = [], []
+    for rows, place in zip(rows_ND.split(_HEAD_ROWS), place_N.split(_HEAD_ROWS), strict=True):
+        logits_CV = draft.logits(rows).float()
+        best.append(logits_CV.argmax(-1))
+        log_prob.append(logits_CV.gather(-1, place[:, None])[:, 0] - logits_CV.logsumexp(-1))
+    known_N = ids_V[place_N] == label_N
+    return (ids_V[torch.cat(best)] == label_N).cpu(), torch.where(known_N, torch.cat(log_prob), 0.0).cpu()
 
 
 def variant(draft: Eagle3Draft, **changes: Any) -> Eagle3Draft:
@@ -85,6 +109,19 @@ def p_value(better: torch.Tensor, worse: torch.Tensor) -> float:
     terms = [_log_binomial(total, count) for count in range(wins, total + 1)]
     largest = max(terms)
     return min(1.0, math.exp(largest - total * math.log(2)) * sum(math.exp(term - largest) for term in terms))
+
+
+def p_value_of_log_probs(better: Hits, worse: Hits) -> float:
+    """The same for the probabilities of the target's own tokens: a paired test of their mean logarithm."""
+    gain_N = (better.log_prob - worse.log_prob).double()
+    spread = float(gain_N.std()) if len(gain_N) > 1 else 0.0
+    if spread == 0.0:
+        return 1.0
+    return 0.5 * math.erfc(float(gain_N.mean()) / (spread / math.sqrt(len(gain_N))) / math.sqrt(2))
+
+
+def beats(better: Hits, worse: Hits) -> bool:
+    return p_value(better.first, worse.first) <= _LIKELY and p_value_of_log_probs(better, worse) <= _CERTAIN
 
 
 def _log_binomial(total: int, count: int) -> float:
