@@ -11,7 +11,7 @@ from eyas.errors import UserError
 
 @dataclass(frozen=True)
 class Exhibits:
-    """`engine`: vllm==V, sglang==V or embedded. `fed`: states that a server really feeds, where the user knows them (taps)."""
+    """`engine`: vllm==V, sglang==V or embedded."""
 
     target: str | None = None
     draft: Path | None = None

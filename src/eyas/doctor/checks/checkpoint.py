@@ -1,0 +1,302 @@
+"""H: files, keys and shapes of the draft, and whether they belong together."""
+
+from __future__ import annotations
+
+from eyas.doctor.examination import Examination
+from eyas.doctor.hypothesis import Evidence, Fault, Hypothesis, Outcome, confirmed, ruled_out, suspected, untestable
+from eyas.doctor.opening.expected import expected_shapes, sidecar_config, vocabulary
+from eyas.doctor.opening.headers import FLOATS
+from eyas.doctor.opening.plain import number, whole
+
+_COPY = "copy the folder again, whole, from where it was written"
+_INTS = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "draft_vocab_size")
+_INTS += ("num_hidden_layers", "max_position_embeddings", "target_hidden_size")
+_BOOLS = (
+    "use_cache",
+    "tie_word_embeddings",
+    "attention_bias",
+    "mlp_bias",
+    "norm_before_fc",
+    "fc_norm",
+    "norm_before_residual",
+    "norm_output",
+)
+_OF_DTYPE = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+
+
+def _config(exam: Examination) -> Outcome:
+    draft = exam.draft
+    assert draft is not None
+    if draft.config.problem:
+        return confirmed(Fault("config-broken", "draft", (Evidence(draft.config.problem),), _COPY, 0.9, shadow=("not-loadable",)))
+    faults = []
+    for name, found in (("wiring.json", draft.wiring), ("eyas_wiring.json", draft.sidecar)):
+        if found.there and found.problem:
+            faults.append(
+                Fault(
+                    "config-broken",
+                    "draft",
+                    (Evidence(found.problem),),
+                    f"copy {name} again from where it was written",
+                    0.8,
+                    shadow=("not-loadable",),
+                )
+            )
+    layer = draft.layer
+    wrong = [f"{key} = {layer[key]!r}, which is no positive whole number" for key in _INTS if key in layer and _bad_int(layer[key])]
+    wrong += [
+        f"{key} = {layer[key]!r}, which is neither true nor false" for key in _BOOLS if key in layer and not isinstance(layer[key], bool)
+    ]
+    eps = layer.get("rms_norm_eps")
+    wrong += [f"rms_norm_eps = {eps!r}, which is no small number"] if eps is not None and not 0 < (number(eps) or 0) < 0.1 else []
+    if wrong:
+        evidence = tuple(Evidence("config.json: " + text) for text in wrong)
+        faults.append(
+            Fault(
+                "config-broken",
+                "draft",
+                evidence,
+                "give these keys values of their type, or leave them out",
+                0.75,
+                shadow=("not-loadable",),
+            )
+        )
+    if not draft.is_eyas and not any(key in layer for key in ("hidden_size", "num_attention_heads")):
+        text = f"config.json describes no decoder layer: it has {sorted(draft.config.value)[:5]}"
+        faults.append(Fault("config-broken", "draft", (Evidence(text),), _COPY, 0.75, shadow=("not-loadable",)))
+    return confirmed(*faults) if faults else ruled_out("config.json is an object whose values are of their types")
+
+
+def _bad_int(value: object) -> bool:
+    return value is not None and whole(value) is None
+
+
+def _weights(exam: Examination) -> Outcome:
+    draft = exam.draft
+    assert draft is not None
+    if draft.weights.problems:
+        evidence = tuple(Evidence(text) for text in draft.weights.problems[:4])
+        return confirmed(
+            Fault("weights-broken", "draft", evidence, _COPY, 0.95, shadow=("not-loadable", "keys-differ", "head-missing", "map-missing"))
+        )
+    if not draft.weights.tensors:
+        return untestable(f"the weights are pickled ({', '.join(draft.weights.pickled[:3])}): they have no header")
+    return ruled_out(f"{len(draft.weights.tensors)} tensors in {len(draft.weights.files)} files, every byte there")
+
+
+def _keys(exam: Examination) -> Outcome:
+    draft = exam.draft
+    assert draft is not None
+    wanted = expected_shapes(draft)
+    if wanted is None or not draft.weights.tensors:
+        return untestable("config or weights say too little")
+    missing = [name for name in wanted if name not in draft.tensors and not name.startswith(("input_norm", "fc_norm"))]
+    scales = [key for key in draft.spare if "scale" in key or "zero_point" in key]
+    spare = [key for key in draft.spare if key not in scales and "expert" not in key and not _other_layer(key)]
+    faults = []
+    if missing:
+        text = f"{len(missing)} tensors are missing, such as {', '.join(missing[:3])}: engines leave them as they were initialised"
+        faults.append(
+            Fault(
+                "keys-differ",
+                "draft",
+                (Evidence(text, {"missing": missing}),),
+                "export the draft again with all of its tensors",
+                0.85,
+                shadow=("not-loadable",),
+            )
+        )
+    if spare:
+        text = f"{len(spare)} tensors are read by nobody, such as {', '.join(spare[:3])}"
+        faults.append(
+            Fault(
+                "keys-differ",
+                "draft",
+                (Evidence(text, {"unread": spare}),),
+                "rename them to what the reader looks for, or leave them out: eyas import and export",
+                0.7,
+                shadow=("not-loadable",),
+            )
+        )
+    return confirmed(*faults) if faults else ruled_out("every tensor of such a head is there, and none besides")
+
+
+def _other_layer(key: str) -> bool:
+    return ".layers." in f".{key}" and "layers.0." not in key
+
+
+def _shapes(exam: Examination) -> Outcome:
+    draft = exam.draft
+    assert draft is not None
+    wanted = expected_shapes(draft)
+    if wanted is None:
+        return untestable("the config states too few sizes")
+    own, whole_ones = vocabulary(draft)
+    hidden = whole(draft.stated.get("hidden_size"))
+    if own and hidden:
+        wanted["lm_head.weight"] = (own, hidden)
+    if whole_ones and hidden:
+        wanted["embed_tokens.weight"] = (whole_ones, hidden)
+    wrong = [
+        Evidence(
+            f"{draft.keys[name]} is {list(found)}, and config.json asks for {list(shape)}", {"found": list(found), "wanted": list(shape)}
+        )
+        for name, shape in wanted.items()
+        if ".self_attn." not in name and (found := draft.weights_shape(name)) is not None and found != shape
+    ]
+    if wrong:
+        remedy = "use the config.json that was saved with these weights"
+        return confirmed(Fault("shape-differs", "draft", tuple(wrong), remedy, 0.8, shadow=("not-loadable",)))
+    return ruled_out("all shapes are what config.json asks for")
+
+
+def _tie(exam: Examination) -> Outcome:
+    draft = exam.draft
+    assert draft is not None
+    own, whole_ones = vocabulary(draft)
+    meant = sidecar_config(draft).get("lm_head_source")
+    if draft.layer.get("tie_word_embeddings") is True and meant != "embedding":
+        reduced = own is not None and whole_ones is not None and own < whole_ones
+        if reduced or draft.has("lm_head.weight"):
+            text = f"tie_word_embeddings is true, but lm_head has {own} rows of its own (embedding {whole_ones}): loaders drop it and refill it"
+            return confirmed(
+                Fault("tie-flag", "draft", (Evidence(text),), "set tie_word_embeddings to false", 0.65, shadow=("not-loadable",))
+            )
+    return ruled_out("no head of its own is tied to an embedding")
+
+
+def _mixed(exam: Examination) -> Outcome:
+    draft = exam.draft
+    assert draft is not None
+    from eyas.doctor.contract import written_with
+
+    return written_with(draft)
+
+
+def _other_target(exam: Examination) -> Outcome:
+    from eyas.doctor.contract import same_target
+
+    return same_target(exam)
+
+
+def _dtype(exam: Examination) -> Outcome:
+    draft = exam.draft
+    assert draft is not None
+    said = draft.config.value.get("dtype", draft.config.value.get("torch_dtype", draft.layer.get("torch_dtype")))
+    found = {info.dtype for name, info in draft.tensors.items() if name not in ("d2t", "t2d") and info.dtype in FLOATS}
+    wanted = _OF_DTYPE.get(str(said))
+    if wanted and found and wanted not in found:
+        text = f"config.json says {said}, and the weights are {', '.join(sorted(found))}: loaders cast them, or take twice the memory"
+        return confirmed(Fault("dtype-differs", "draft", (Evidence(text),), f"save the weights as {said}", 0.4))
+    if len(found) > 1:
+        return suspected(f"weights are stored in {', '.join(sorted(found))}")
+    return ruled_out(f"weights are stored in {', '.join(sorted(found)) or 'no float format'}, as said")
+
+
+def _untrained(exam: Examination) -> Outcome:
+    from eyas.doctor.weights import untrained
+
+    return untrained(exam)
+
+
+def _loads(exam: Examination) -> Outcome:
+    from eyas.doctor.contract import loads
+
+    return loads(exam)
+
+
+HYPOTHESES = (
+    Hypothesis(
+        "config-broken",
+        "static",
+        "the config cannot be used",
+        ("draft",),
+        "read config.json and its values' types",
+        "damaged or odd",
+        _config,
+        prior=0.3,
+    ),
+    Hypothesis(
+        "weights-broken",
+        "static",
+        "weights are missing or cut short",
+        ("draft",),
+        "read every header",
+        "bytes or files are missing",
+        _weights,
+        prior=0.3,
+    ),
+    Hypothesis(
+        "keys-differ",
+        "static",
+        "tensors are missing or unread",
+        ("draft",),
+        "compare names with those of such a head",
+        "some differ",
+        _keys,
+        prior=0.3,
+    ),
+    Hypothesis("shape-differs", "static", "shapes are not the config's", ("draft",), "compare shapes", "some differ", _shapes, prior=0.3),
+    Hypothesis(
+        "tie-flag",
+        "static",
+        "the head is said to be tied and is not",
+        ("draft",),
+        "read tie_word_embeddings",
+        "set for a head of its own",
+        _tie,
+        prior=0.2,
+    ),
+    Hypothesis(
+        "files-mixed",
+        "static",
+        "config, wiring and weights are of different drafts",
+        ("draft",),
+        "compare the hash in the weights with the wiring",
+        "they differ",
+        _mixed,
+        prior=0.2,
+    ),
+    Hypothesis(
+        "other-target",
+        "static",
+        "draft or dump belong to another target",
+        ("target",),
+        "compare sizes and layers",
+        "they differ",
+        _other_target,
+        prior=0.2,
+    ),
+    Hypothesis(
+        "dtype-differs",
+        "static",
+        "the weights' number format is not the config's",
+        ("draft",),
+        "compare headers and config",
+        "they differ",
+        _dtype,
+        prior=0.05,
+    ),
+    Hypothesis(
+        "weights-untrained",
+        "weights",
+        "a weight was never trained or loaded",
+        ("draft",),
+        "look for constants, zeros and fresh noise",
+        "one is found",
+        _untrained,
+        prior=0.15,
+        seconds=0.5,
+    ),
+    Hypothesis(
+        "not-loadable",
+        "weights",
+        "the draft cannot be loaded for a reason that no other test names",
+        ("draft",),
+        "load it by the strict reader",
+        "it refuses",
+        _loads,
+        prior=0.05,
+        seconds=1.0,
+    ),
+)

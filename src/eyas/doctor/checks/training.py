@@ -1,0 +1,100 @@
+"""L: what a trainer recorded beside the draft. Gradients and data order leave nothing that could be read afterwards."""
+
+from __future__ import annotations
+
+import re
+
+from eyas.doctor.examination import Examination
+from eyas.doctor.hypothesis import Evidence, Fault, Hypothesis, Outcome, confirmed, ruled_out, suspected, untestable
+from eyas.doctor.opening.plain import number, read_object, whole
+
+_TRAINED = re.compile(r"step-\d+$")
+
+
+def _steps(exam: Examination) -> Outcome:
+    draft = exam.draft
+    assert draft is not None
+    steps = draft.said.get("ttt_steps")
+    if steps is None:
+        return untestable("nothing records for how many steps the draft was trained")
+    if whole(steps) is None:
+        text = f"the draft is recorded to be trained for {steps!r} steps of its own output: nothing divides by that"
+        return confirmed(Fault("train-steps", "draft", (Evidence(text),), "train it again with --ttt-steps 3 or more", 0.6))
+    proposed = _proposed(exam)
+    if proposed is not None and proposed > steps:
+        text = f"the server proposes {proposed} tokens a round, and the draft was trained for {steps}: later ones are guesses"
+        return confirmed(Fault("train-steps", "draft", (Evidence(text),), f"propose {steps}, or train with --ttt-steps {proposed}", 0.5))
+    return (
+        suspected("the draft was trained for one step only: what it feeds back, it never saw in training")
+        if steps == 1
+        else ruled_out(f"trained for {steps} steps" + (f", of which {proposed} are proposed" if proposed else ""))
+    )
+
+
+def _proposed(exam: Examination) -> int | None:
+    """K of the server, where figures were given."""
+    if exam.exhibits.metrics is None and exam.exhibits.log is None:
+        return None
+    from eyas.doctor.reported import draft_tokens
+
+    return draft_tokens(exam)
+
+
+def _record(exam: Examination) -> Outcome:
+    """Numbers in trainers' own records (trainer_state.json, state.json, run.json): losses and gradients that went wrong."""
+    draft = exam.draft
+    assert draft is not None
+    problems: list[Evidence] = []
+    read = 0
+    for file in [
+        draft.folder / name for name in ("trainer_state.json", "training_state.json", "state.json", "train_log.json", "metrics.json")
+    ]:
+        found = read_object(file)
+        if not found.there:
+            continue
+        read += 1
+        history = found.value.get("log_history", found.value.get("history", [found.value]))
+        problems += [Evidence(f"{file.name}: {words}") for words in _odd(history if isinstance(history, list) else [])]
+    if problems:
+        return confirmed(Fault("train-record", "draft", tuple(problems[:4]), "train again from the last step before that", 0.5))
+    return ruled_out("the trainer's records show nothing odd") if read else untestable("no trainer's record lies beside the draft")
+
+
+def _odd(history: list[object]) -> list[str]:
+    found = []
+    rows = [row for row in history if isinstance(row, dict)]
+    for row in rows:
+        step = row.get("step", "?")
+        for key, value in row.items():
+            if isinstance(value, float) and number(value) is None:
+                found.append(f"{key} is {value} at step {step}")
+            elif ("acc" in key or "accept" in key) and (number(value) or 0) > 1 and "length" not in key and "len" not in key:
+                found.append(f"{key} = {value} at step {step}: a share above 1 was added up twice")
+    rates = [value for row in rows if (value := number(row.get("learning_rate"))) is not None]
+    jumps = [later for before, later in zip(rates[1:], rates[2:], strict=False) if later > 4 * before > 0]
+    found += [f"the learning rate jumps to {jumps[0]:g} in the middle of the run: the schedule was lost on a resume"] if jumps else []
+    return found
+
+
+HYPOTHESES = (
+    Hypothesis(
+        "train-steps",
+        "static",
+        "the draft proposes more tokens than it was trained for",
+        ("draft",),
+        "read ttt_steps in the wiring",
+        "fewer than are proposed",
+        _steps,
+        prior=0.15,
+    ),
+    Hypothesis(
+        "train-record",
+        "static",
+        "the training went wrong by its own record",
+        ("draft",),
+        "read losses, shares and rates",
+        "NaN, shares above 1, or a jump",
+        _record,
+        prior=0.1,
+    ),
+)

@@ -1,0 +1,122 @@
+"""What one examination knows: the exhibits, opened as deep as a test needs, and what was found so far.
+
+Each part is opened once and when it is first asked for, so that a test pays for nothing that it does not use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from eyas.doctor.exhibits import Exhibits, Options
+from eyas.doctor.hypothesis import Fault, Slot
+from eyas.doctor.opening.draft import DraftFiles, open_draft
+from eyas.doctor.opening.dump import DumpFiles, open_dump
+from eyas.doctor.opening.target import TargetFiles, cached_folder, open_target
+
+if TYPE_CHECKING:
+    import torch
+
+    from eyas.doctor.replay.bench import Bench
+    from eyas.doctor.replay.samples import RawSample
+    from eyas.targets.target import Target
+
+
+class Examination:
+    """`faults` are those confirmed so far. `notes`: what the user should know beside them. `measured`: figures for the report."""
+
+    def __init__(self, exhibits: Exhibits, options: Options) -> None:
+        self.exhibits, self.options = exhibits, options
+        self.faults: list[Fault] = []
+        self.notes: list[str] = []
+        self.measured: dict[str, Any] = {}
+        self.slots: tuple[Slot, ...] = ()
+
+    # -- configs and headers -------------------------------------------------------------------------------------
+
+    @cached_property
+    def draft(self) -> DraftFiles | None:
+        return None if self.exhibits.draft is None else open_draft(self.exhibits.draft)
+
+    @cached_property
+    def dump(self) -> DumpFiles | None:
+        return None if self.exhibits.dump is None else open_dump(self.exhibits.dump)
+
+    @cached_property
+    def target(self) -> TargetFiles | None:
+        if self.exhibits.target is None:
+            return None
+        folder = self.exhibits.target_folder or cached_folder(self.exhibits.target)
+        return None if folder is None else open_target(folder)
+
+    # -- tensors -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def tensors(self) -> Mapping[str, torch.Tensor]:
+        """The draft's tensors by Eyas's names, as far as they can be read."""
+        from eyas.doctor.opening.tensors import draft_tensors
+
+        return {} if self.draft is None else draft_tensors(self.draft)
+
+    @cached_property
+    def samples(self) -> tuple[RawSample, ...]:
+        """Samples of the dump, in the order of its shards, as far as they can be read: all of a small one, some of a large one."""
+        from eyas.doctor.replay.samples import read_samples
+
+        return () if self.exhibits.dump is None else read_samples(self)
+
+    # -- models --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def loaded_target(self) -> Target | None:
+        """The whole target; None if it was not given or its layers are not there. See `why_no_target`."""
+        from eyas.doctor.replay.loading import load_whole
+
+        return load_whole(self)
+
+    @cached_property
+    def parts(self) -> Target | None:
+        """The target, or at least its embedding, final norm and head."""
+        from eyas.doctor.replay.loading import load_parts
+
+        return self.loaded_target or load_parts(self)
+
+    @cached_property
+    def bench(self) -> Bench | None:
+        """Draft and real text, ready to measure; None if that cannot be had. See `why_no_bench`."""
+        from eyas.doctor.replay.bench import set_up
+
+        return set_up(self)
+
+    why_no_target = "no target was given"
+    why_no_bench = "a replay needs --draft and --target"
+
+    # -- what a test may ask -------------------------------------------------------------------------------------
+
+    def missing(self, needs: tuple[str, ...]) -> str | None:
+        """What a hypothesis needs and was not given, in words; None if all is there."""
+        given = set(self.exhibits.given())
+        if self.exhibits.metrics is not None or self.exhibits.log is not None:
+            given.add("readings")
+        for need in needs:
+            if need == "target" and self.exhibits.target is not None and self.target is None:
+                return f"the hub's model {self.exhibits.target} is not in the cache here; give its folder"
+            if need == "layers":
+                if self.exhibits.target is None:
+                    return "needs --target, with the weights of its layers"
+                if self.loaded_target is None:
+                    return self.why_no_target
+            elif need == "replay":
+                if self.bench is None:
+                    return self.why_no_bench
+            elif need == "samples":
+                if not self.samples:
+                    return "no sample of a dump could be read" if self.exhibits.dump is not None else "needs --dump"
+            elif need not in given:
+                return {"readings": "needs --metrics or --log"}.get(need, f"needs --{need}")
+        return None
+
+    def suspects(self, *codes: str) -> bool:
+        """Whether a test before this one confirmed one of these codes."""
+        return any(fault.code in codes for fault in self.faults)

@@ -1,0 +1,123 @@
+"""The examination itself: hypotheses by depth, within a depth the likeliest for their cost first, and what follows from them.
+
+Replay tests change the draft in memory as they confirm causes (`replay.bench`): what was ruled out before is then tested
+once more, for the second fault behind the first.
+"""
+
+from __future__ import annotations
+
+import time
+
+from eyas.doctor.catalog import entry
+from eyas.doctor.checks import all_hypotheses
+from eyas.doctor.examination import Examination
+from eyas.doctor.exhibits import Exhibits, Options
+from eyas.doctor.hypothesis import DEPTHS, Diagnosis, Fault, Finding, Hypothesis, Outcome, Tested, untestable
+from eyas.doctor.signatures import boosts, suspicions
+from eyas.doctor.verdict import summary_of, verdict_of
+from eyas.errors import UserError
+from eyas.progress import console
+
+_MAX_PASSES = 3
+
+
+def run(exhibits: Exhibits, options: Options) -> Diagnosis:
+    """See `eyas.doctor.diagnose`."""
+    exhibits.check()
+    options.check()
+    started = time.perf_counter()
+    exam = Examination(exhibits, options)
+    boost = boosts(exam)
+    tested: dict[int, Tested] = {}
+    wanted = [item for item in all_hypotheses() if item.depth in options.depths and options.wants(item.code, item.kind)]
+    for depth in DEPTHS:
+        here = [item for item in wanted if item.depth == depth]
+        here.sort(key=lambda item: -item.prior * boost.get(item.kind, 1.0) / (0.2 + item.seconds))
+        _passes(exam, here, tested, started)
+    findings = merge(exam.faults)
+    results = tuple(tested[id(item)] for item in wanted if id(item) in tested)
+    verdict = verdict_of(exam, findings, results)
+    return Diagnosis(
+        verdict=verdict,
+        summary=summary_of(exam, verdict, findings),
+        findings=findings,
+        tested=results,
+        slots=exam.slots,
+        measured=exam.measured,
+        signature=suspicions(exam),
+        notes=tuple(exam.notes),
+        exhibits=exhibits.to_json(),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _passes(exam: Examination, hypotheses: list[Hypothesis], tested: dict[int, Tested], started: float) -> None:
+    """Test all; then again those ruled out, as long as a replay mended something that may have hidden them."""
+    for _ in range(_MAX_PASSES):
+        mended = exam.measured.get("mended", 0)
+        for item in hypotheses:
+            before = tested.get(id(item))
+            if before is None or (item.depth == "replay" and before.outcome.judgement in ("ruled out", "suspected")):
+                found = _test(exam, item, started)
+                if before is None or found.outcome.judgement == "confirmed":
+                    tested[id(item)] = found
+                exam.faults += found.outcome.faults
+        if exam.measured.get("mended", 0) == mended:
+            return
+
+
+def _test(exam: Examination, item: Hypothesis, started: float) -> Tested:
+    begun = time.perf_counter()
+    minutes = exam.options.minutes
+    if minutes is not None and begun - started > 60 * minutes:
+        return Tested(item, untestable(f"the budget of {minutes:g} minutes was used up"), 0.0)
+    reason = exam.missing(item.needs)
+    if reason is not None:
+        return Tested(item, untestable(reason), time.perf_counter() - begun)
+    try:
+        outcome = item.run(exam)
+    except UserError as error:  # whatever an exhibit holds, it is never the doctor's own fault
+        outcome = Outcome("cannot be tested", reason=" ".join(str(error).split()))
+    if outcome.judgement == "confirmed":
+        console.print(f"{item.code}: {outcome.evidence[0].text}", markup=False, highlight=False)
+    return Tested(item, outcome, time.perf_counter() - begun)
+
+
+def merge(faults: list[Fault]) -> tuple[Finding, ...]:
+    """One finding a code and subject; what only shadows another fault of its subject becomes a part of that one's evidence."""
+    by_place: dict[tuple[str, str], Fault] = {}
+    for fault in faults:
+        held = by_place.get((fault.code, fault.subject))
+        by_place[fault.code, fault.subject] = fault if held is None else _joined(held, fault)
+    shadows = [fault for fault in by_place.values() if _cause_of(fault, by_place)]
+    causes = {key: fault for key, fault in by_place.items() if fault not in shadows}
+    for shadow in shadows:
+        key = _cause_of(shadow, by_place)
+        while key is not None and key not in causes:  # a shadow of a shadow
+            key = _cause_of(by_place[key], by_place)
+        if key is not None:
+            causes[key] = _with_evidence(causes[key], shadow)
+    order = sorted(causes.values(), key=lambda fault: (-fault.weight, fault.code))
+    return tuple(_finding(fault) for fault in order)
+
+
+def _cause_of(fault: Fault, others: dict[tuple[str, str], Fault]) -> tuple[str, str] | None:
+    """The heaviest fault that this one only shadows."""
+    found = [key for key, other in others.items() if other.code in fault.shadow and other is not fault and fault.code not in other.shadow]
+    return max(found, key=lambda key: others[key].weight, default=None)
+
+
+def _joined(first: Fault, second: Fault) -> Fault:
+    better = second if (second.verified, second.weight) > (first.verified, first.weight) else first
+    other = first if better is second else second
+    return _with_evidence(better, other)
+
+
+def _with_evidence(fault: Fault, other: Fault) -> Fault:
+    more = tuple(item for item in other.evidence if item not in fault.evidence)
+    return Fault(fault.code, fault.subject, fault.evidence + more, fault.remedy, fault.weight, fault.verified, fault.shadow)
+
+
+def _finding(fault: Fault) -> Finding:
+    row = entry(fault.code)
+    return Finding(row.code, row.kind, row.title, fault.subject, fault.evidence, fault.remedy, fault.verified, fault.weight)

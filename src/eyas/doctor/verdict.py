@@ -1,0 +1,35 @@
+"""From what was tested to the one word, and the sentence behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from eyas.doctor.examination import Examination
+from eyas.doctor.hypothesis import Finding, Tested, Verdict, percent
+
+_WEAK = 0.5  # first-token accuracy below which a draft that is wired right is called weak
+
+
+def verdict_of(exam: Examination, findings: Sequence[Finding], tested: Sequence[Tested]) -> Verdict:
+    """A fault where one was found. Else healthy only if the wiring was proved on real text; weak if it is right and predicts little."""
+    if findings:
+        return "fault"
+    accuracy = exam.measured.get("accuracy")
+    if accuracy is None:
+        complete = exam.exhibits.draft is None and any(item.outcome.judgement == "ruled out" for item in tested)
+        return "healthy" if complete and exam.exhibits.dump is not None else "inconclusive"
+    return "weak-draft" if accuracy < _WEAK else "healthy"
+
+
+def summary_of(exam: Examination, verdict: Verdict, findings: Sequence[Finding]) -> str:
+    accuracy, before = exam.measured.get("accuracy"), exam.measured.get("accuracy_as_given")
+    figure = "" if accuracy is None else f" First-token accuracy {percent(accuracy)} on {exam.measured.get('rows')} rows."
+    if verdict == "fault":
+        mended = before is not None and accuracy is not None and accuracy > before
+        words = f" With the fixes: {percent(before)} -> {percent(accuracy)}." if mended and before is not None else ""
+        return "; ".join(f"{item.title} ({item.subject})" for item in findings[:3]) + "." + words
+    if verdict == "weak-draft":
+        return f"Wired right, and weak: more or closer data and longer training are the remedy.{figure}"
+    if verdict == "healthy":
+        return f"Nothing is wrong.{figure}"
+    return "No fault was found, but the wiring could not be proved: " + (exam.why_no_bench if exam.draft else "no draft was given") + "."
