@@ -1,0 +1,1 @@
+"""Healthy sets, and the faults that are planted in them."""

@@ -1,0 +1,418 @@
+"""Faults in a dump: which states it holds, how rows stand to each other, its files, its texts (kinds A, B, D, I, K, M)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from eyas.capture.forward import capture_batch
+from eyas.data.chats import Chat
+from eyas.data.store import Dump
+from eyas.taps import parse_taps
+from eyas.targets.target import Target
+from seeded.edits import Rows, copied, redraft, redump, replace_bytes, retarget, rolled
+from seeded.figures import saved, vllm_metrics
+from seeded.registry import FILES, REPLAY, add, fault
+from seeded.sets import FAMILIES, TAPS, Set, load, make_dump, train_draft, write_chats
+
+NO_DRAFT = ("target", "dump")
+
+
+@cache
+def target_of(folder: Path) -> Target:
+    return load(folder)
+
+
+def recaptured(s: Set, taps: str) -> dict[int, torch.Tensor]:
+    """Other states of the dump's own texts, by sample."""
+    dump, target = Dump.open(s.dump), target_of(s.target)
+    texts = [dump.sample(number).token_ids.tolist() for number in range(dump.num_samples)]
+    found: dict[int, torch.Tensor] = {}
+    with torch.no_grad():
+        for start in range(0, len(texts), 64):
+            for place, item in enumerate(capture_batch(target, texts[start : start + 64], parse_taps(taps))):
+                found[start + place] = item.states
+    return found
+
+
+def holding(taps: str, **wiring: Any) -> Callable[[Set], Set]:
+    """The dump holds these states, and still says what it said."""
+
+    def plant(s: Set) -> Set:
+        states = recaptured(s, taps)
+
+        def change(number: int, rows: Rows) -> None:
+            rows["states"].copy_(states[number])
+
+        return redump(s, change, wiring).but(given=("target", "draft", "dump"))
+
+    return plant
+
+
+# -- A, B: which states, and what was done to them ---------------------------------------------------------------
+
+add("taps-shifted", "the dump's states are those of a layer later", holding("layer:1,layer:2,layer:3"), *FAMILIES)
+add("taps-shifted", "the dump's states are those of a layer earlier", holding("embed,layer:0,layer:1"), "qwen3")
+add("slot-order", "the dump's states stand in reverse", holding("layer:2,layer:1,layer:0"), "llama", "deepseek_v3")
+
+
+def per_slot(change: Callable[[Target, torch.Tensor], torch.Tensor]) -> Callable[[Set], Set]:
+    """Each captured state goes through `change`."""
+
+    def plant(s: Set) -> Set:
+        target = target_of(s.target)
+
+        def each(number: int, rows: Rows) -> None:
+            with torch.no_grad():
+                rows["states"].copy_(torch.cat([change(target, part) for part in rows["states"].chunk(len(TAPS), dim=1)], dim=1))
+
+        return redump(s, each).but(given=("target", "draft", "dump"))
+
+    return plant
+
+
+def teacher(make: Callable[[Set], Callable[[int, Rows], None]], **wiring: Any) -> Callable[[Set], Set]:
+    return lambda s: redump(s, make(s), wiring).but(given=("target", "draft", "dump"))
+
+
+def teacher_of_layer(tap: str, norm: bool = True) -> Callable[[Set], Callable[[int, Rows], None]]:
+    def make(s: Set) -> Callable[[int, Rows], None]:
+        target, states = target_of(s.target), recaptured(s, tap)
+
+        def change(number: int, rows: Rows) -> None:
+            with torch.no_grad():
+                held = states[number]
+                rows["teacher"].copy_(target.norm(held) if norm else held)
+                rows["top1"].copy_(target.head(rows["teacher"][None])[0].argmax(-1))
+
+        return change
+
+    return make
+
+
+def normed_twice(s: Set) -> Callable[[int, Rows], None]:
+    target = target_of(s.target)
+
+    def change(number: int, rows: Rows) -> None:
+        with torch.no_grad():
+            rows["teacher"].copy_(target.norm(rows["teacher"]))
+
+    return change
+
+
+add("norm-state", "states behind the final norm", per_slot(lambda target, state: target.norm(state)), "llama", "qwen3")
+add("teacher-layer", "labels from the layer before the last", teacher(teacher_of_layer("layer:2")), *FAMILIES)
+add("teacher-layer", "labels from layer 1, as the wiring says", teacher(teacher_of_layer("layer:1"), teacher="layer:1"), "qwen3")
+add("teacher-norm", "labels' state lacks the final norm", teacher(teacher_of_layer("layer:3", norm=False)), "llama", "deepseek_v3")
+add("teacher-norm", "labels' state was normed twice", teacher(normed_twice), "qwen3")
+
+
+# -- D: rows against each other ----------------------------------------------------------------------------------
+
+
+def both(*changes: Callable[[int, Rows], None]) -> Callable[[int, Rows], None]:
+    def change(number: int, rows: Rows) -> None:
+        for one in changes:
+            one(number, rows)
+
+    return change
+
+
+def of_dump(change: Callable[[int, Rows], None]) -> Callable[[Set], Set]:
+    return lambda s: redump(s, change).but(given=("target", "draft", "dump"))
+
+
+for family in FAMILIES:
+    add("pair-shift", "states one position late", of_dump(rolled("states", 1)), family)
+add("pair-shift", "states one position early", of_dump(rolled("states", -1)), "qwen3")
+add("pair-shift", "tokens one position late", of_dump(rolled("token_ids", 1)))
+add("label-shift", "labels one position late", of_dump(both(rolled("teacher", 1), rolled("top1", 1))), "llama", "qwen3")
+add("label-shift", "labels one position early", of_dump(both(rolled("teacher", -1), rolled("top1", -1))), "deepseek_v3")
+add("mask-shift", "mask one position late", of_dump(rolled("loss_mask", 1)), "llama", "qwen3")
+add("mask-shift", "mask two positions early", of_dump(rolled("loss_mask", -2)))
+
+
+@fault("pair-shift", "trained on states one position late", "llama")
+def trained_on_shifted(s: Set) -> Set:
+    made = redump(s, rolled("states", 1))
+    train_draft(target_of(s.target), made.dump, s.work / "shifted-draft", {})
+    return s.but(draft=s.work / "shifted-draft", given=("target", "draft", "data"))
+
+
+# -- M: shares of ranks ------------------------------------------------------------------------------------------
+
+
+def partial(s: Set) -> Set:
+    """Each state lacks half of what its layer's last branch added."""
+    before = recaptured(s, "embed,layer:0,layer:1")
+
+    def change(number: int, rows: Rows) -> None:
+        rows["states"].copy_(before[number] + 0.5 * (rows["states"] - before[number]))
+
+    return redump(s, change).but(given=("target", "draft", "dump"))
+
+
+def columns_of_rank_0(number: int, rows: Rows) -> None:
+    for part in rows["states"].chunk(len(TAPS), dim=1):
+        part[:, part.shape[1] // 2 :] = 0
+
+
+def rows_of_rank_0(number: int, rows: Rows) -> None:
+    rows["states"][len(rows["states"]) // 2 :] = 0
+
+
+def zig_zag(number: int, rows: Rows) -> None:
+    """Two ranks' blocks (0, 3) and (1, 2) one behind the other."""
+    blocks = rows["states"].clone().tensor_split(4)
+    rows["states"].copy_(torch.cat([blocks[0], blocks[3], blocks[1], blocks[2]]))
+
+
+add("states-partial", "half of the last branch is missing", partial, "llama", "qwen3")
+add("states-scattered", "half of the columns are empty", of_dump(columns_of_rank_0), *FAMILIES[:2])
+add("states-scattered", "half of the rows are empty", of_dump(rows_of_rank_0), "deepseek_v3")
+add("states-scattered", "rows in two ranks' zig-zag order", of_dump(zig_zag), "llama")
+
+
+# -- I: integrity ------------------------------------------------------------------------------------------------
+
+
+def first_shard(change: Callable[[Path], None]) -> Callable[[Set], Set]:
+    def plant(s: Set) -> Set:
+        folder = copied(s.dump, s.work)
+        change(folder / "shard-00000.safetensors")
+        return s.but(dump=folder, given=NO_DRAFT)
+
+    return plant
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-4001] ^= 0xFF
+    replace_bytes(path, bytes(content))
+
+
+def poke(value: float, row: int = 3) -> Callable[[int, Rows], None]:
+    def change(number: int, rows: Rows) -> None:
+        if number % 20 == 0:
+            rows["states"][row, 5:9] = value
+
+    return change
+
+
+def empty_head(number: int, rows: Rows) -> None:
+    """What a prefix cache had already is missing, and zeros stand for it."""
+    if number % 3 == 0:
+        rows["states"][:8] = 0
+
+
+def of_others(s: Set) -> Set:
+    """Every sample has the states of the next one of its length, or of a longer one."""
+    dump = Dump.open(s.dump)
+    states = [dump.sample(number).states for number in range(dump.num_samples)]
+
+    def change(number: int, rows: Rows) -> None:
+        length = len(rows["states"])
+        other = next(held for held in states[number + 1 :] + states[:number] if len(held) >= length)
+        rows["states"].copy_(other[:length])
+
+    return redump(s, change).but(given=("target", "draft", "dump"))
+
+
+def short_states(path: Path) -> None:
+    held = dict(load_file(path))
+    held["states"] = held["states"][:-8].clone()
+    path.unlink()
+    save_file(held, path)
+
+
+def repeated(s: Set) -> Set:
+    """The first training sample stands in the dump once more, in validation."""
+    dump = Dump.open(s.dump)
+    lengths = dump.lengths()
+    pairs = [(t, v) for v in dump.validation for t in dump.training if lengths[t] == lengths[v]]
+    twins = dict(pairs)
+    held = {v: dump.sample(t) for t, v in twins.items()}
+
+    def change(number: int, rows: Rows) -> None:
+        if number in held:
+            for name in rows:
+                rows[name].copy_(getattr(held[number], name).to(rows[name].dtype))
+
+    assert held, "two samples of equal length"
+    return redump(s, change).but(given=("target", "dump"))
+
+
+add("dump-broken", "a shard is missing", first_shard(lambda path: path.unlink()), depths=FILES)
+add("dump-broken", "a shard is cut short", first_shard(lambda path: replace_bytes(path, path.read_bytes()[:-999])), depths=FILES)
+add(
+    "dump-broken",
+    "capture never finished",
+    lambda s: redump(s, manifest=lambda m: m.update(complete=False)).but(given=NO_DRAFT),
+    depths=FILES,
+)
+add("dump-broken", "no manifest", lambda s: without_manifest(s), depths=FILES)
+add("dump-changed", "a byte of a shard differs", first_shard(flip), "llama", "qwen3", depths=FILES)
+add("dump-not-finite", "NaN in some rows", lambda s: redump(s, poke(float("nan"))).but(given=NO_DRAFT), "llama", "deepseek_v3")
+add("dump-not-finite", "infinity in some rows", lambda s: redump(s, poke(float("inf"))).but(given=NO_DRAFT))
+add("dump-not-finite", "huge values in some rows", lambda s: redump(s, poke(3e30)).but(given=NO_DRAFT), "qwen3")
+add("dump-empty-rows", "a prefix of many samples is empty", lambda s: redump(s, empty_head).but(given=NO_DRAFT), "llama", "qwen3")
+add("dump-other-rows", "states of other samples", of_others, *FAMILIES)
+add("dump-short", "fewer states than tokens", first_shard(short_states), depths=FILES)
+add("dump-size", "states in twice the width that the manifest says", lambda s: wide(s), depths=FILES)
+add("dump-repeats", "validation repeats training", repeated, depths=REPLAY)
+add(
+    "dump-wiring",
+    "draft of other taps",
+    lambda s: redraft(s, wiring={"taps": ["embed", "layer:1", "layer:3"]}),
+    "llama",
+    "qwen3",
+    depths=FILES,
+)
+
+
+def wide(s: Set) -> Set:
+    """The manifest speaks of bf16; the shards hold fp32."""
+    return redump(s, wiring={"states_dtype": "bfloat16"}).but(given=NO_DRAFT)
+
+
+def without_manifest(s: Set) -> Set:
+    folder = copied(s.dump, s.work)
+    (folder / "manifest.json").unlink()
+    return s.but(dump=folder, given=NO_DRAFT)
+
+
+@fault("dump-changed", "a shard of another dump", depths=FILES)
+def mixed_shards(s: Set) -> Set:
+    other = redump(s, lambda number, rows: None, wiring={"corpus_hash": "0" * 64})
+    made = copied(s.dump, s.work)
+    replace_bytes(made / "shard-00000.safetensors", (other.dump / "shard-00000.safetensors").read_bytes())
+    return s.but(dump=made, given=NO_DRAFT)
+
+
+# -- K: texts ----------------------------------------------------------------------------------------------------
+
+
+def masked(value: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Set], Set]:
+    def change(number: int, rows: Rows) -> None:
+        rows["loss_mask"].copy_(value(rows["loss_mask"].clone()))
+
+    return of_dump(change)
+
+
+def other_template(s: Set) -> Set:
+    """The served template puts an empty thought in front of every answer."""
+    made = retarget(s)
+    path = made.target / "chat_template.jinja"
+    text = path.read_text()
+    replace_bytes(
+        path, text.replace("message.role + '\\n' + message.content", "message.role + '\\n<think></think>' + message.content").encode()
+    )
+    assert path.read_text() != text
+    return made
+
+
+def other_tokenizer(s: Set) -> Set:
+    made = retarget(s)
+    path = made.target / "tokenizer.json"
+    value = json.loads(path.read_text())
+    words = sorted(value["model"]["vocab"], key=value["model"]["vocab"].get)
+    for left, right in ((300, 301), (320, 330)):
+        a, b = words[left], words[right]
+        value["model"]["vocab"][a], value["model"]["vocab"][b] = right, left
+    replace_bytes(path, json.dumps(value).encode())
+    return made
+
+
+def remade(s: Set, chats: list[Chat]) -> Set:
+    data, dump = s.work / "other-chats.jsonl", s.work / "other-dump"
+    write_chats(data, chats)
+    make_dump(target_of(s.target), s.target, data, dump)
+    return s.but(data=data, dump=dump)
+
+
+@fault("text-foreign", "answers of somebody else", "llama", "qwen3")
+def foreign_answers(s: Set) -> Set:
+    """The right questions with words in their answers turned round."""
+    chats = []
+    for number, line in enumerate(s.data.read_text().splitlines()):
+        messages = json.loads(line)["messages"]
+        for message in messages:
+            if message["role"] == "assistant":
+                message["content"] = " ".join(reversed(message["content"].split()))
+        chats.append(Chat(str(number), tuple(messages)))
+    return remade(s, chats)
+
+
+@fault("bos-doubled", "texts begin with two beginning-of-text tokens", "llama")
+def doubled_bos(s: Set) -> Set:
+    made = retarget(s)
+    path = made.target / "chat_template.jinja"
+    replace_bytes(path, ("<|begin|><|begin|>" + path.read_text()).encode())
+    data, dump = s.data, s.work / "bos-dump"
+    make_dump(load(made.target), made.target, data, dump)
+    return made.but(dump=dump, given=("target", "dump"))
+
+
+@fault("data-broken", "a role that the template refuses, in every chat", depths=FILES)
+def odd_roles(s: Set) -> Set:
+    path = s.work / "odd.jsonl"
+    path.write_text(s.data.read_text().replace('"role": "user"', '"role": "critic"'))
+    return s.but(data=path)
+
+
+add("mask-rule", "everything is marked as answer", masked(torch.ones_like), "llama", "deepseek_v3")
+add("mask-rule", "the questions are marked", masked(lambda mask: 1 - mask), "qwen3")
+add("mask-rule", "nothing is marked", masked(torch.zeros_like))
+add("template-differs", "served with an empty thought", other_template, "llama", "qwen3", depths=FILES)
+add("tokenizer-differs", "tokens exchanged", other_tokenizer, "llama", "deepseek_v3", depths=FILES)
+
+# -- L: what the training recorded ---------------------------------------------------------------------------------
+
+
+def one_step(s: Set) -> Set:
+    """Trained for one step and served with three proposals."""
+    text = vllm_metrics(1000, 3000, 860, (700, 120, 40))
+    return redraft(s, wiring={"ttt_steps": 1}).but(metrics=saved(s, "m.txt", text), given=("target", "draft"))
+
+
+def record(*rows: dict[str, Any]) -> Callable[[Set], Set]:
+    """A trainer's history beside the draft."""
+
+    def plant(s: Set) -> Set:
+        folder = copied(s.draft, s.work)
+        (folder / "trainer_state.json").write_text(json.dumps({"log_history": list(rows)}))
+        return s.but(draft=folder, given=("target", "draft"))
+
+    return plant
+
+
+add("train-steps", "trained for one step, served with three", one_step, "llama", "qwen3", depths=FILES)
+add("train-record", "a loss of NaN", record({"step": 10, "loss": 2.0}, {"step": 20, "loss": float("nan")}), depths=FILES)
+add("train-record", "an accuracy above 1", record({"step": 10, "full_acc": 0.6}, {"step": 20, "full_acc": 1.42}), "qwen3", depths=FILES)
+
+# -- S: weights that changed -----------------------------------------------------------------------------------------
+
+
+def tuned(held: dict[str, torch.Tensor]) -> None:
+    """A fine-tuning's worth of change in every matrix."""
+    generator = torch.Generator().manual_seed(6)
+    for name, weight in held.items():
+        if weight.dim() > 1:
+            held[name] = weight + 0.15 * weight.std() * torch.randn(weight.shape, generator=generator)
+
+
+def stale(s: Set) -> Set:
+    """Dump and target are new; the draft is that of the old weights."""
+    made = retarget(s, tuned)
+    make_dump(load(made.target), made.target, s.data, s.work / "new-dump")
+    return made.but(dump=s.work / "new-dump")
+
+
+add("target-changed", "the target was trained on", lambda s: retarget(s, tuned).but(given=("target", "draft", "data")), *FAMILIES)
+add("draft-stale", "a dump of newer weights", stale, "llama")

@@ -1,0 +1,161 @@
+"""Faults of kinds O, P, Q and R: what a server does and reports. Bugs of an engine are put into our own while it is examined."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+from eyas.engine import engine as engine_module
+from eyas.engine.target_runner import TargetRunner
+from eyas.engine.verify import Verdict
+from seeded.registry import FILES, LIVE, add, fault
+from seeded.sets import Set
+
+# -- R: figures --------------------------------------------------------------------------------------------------
+
+
+def saved(s: Set, name: str, text: str) -> Path:
+    path = s.work / name
+    path.write_text(text)
+    return path
+
+
+def vllm_metrics(rounds: float, proposed: float, accepted: float, positions: Sequence[float]) -> str:
+    values = {"num_drafts": rounds, "num_draft_tokens": proposed, "num_accepted_tokens": accepted}
+    lines = [f'vllm:spec_decode_{name}_total{{engine="0"}} {value}' for name, value in values.items()]
+    start = 'vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position='
+    return "\n".join([*lines, *(f'{start}"{place}"}} {value}' for place, value in enumerate(positions))]) + "\n"
+
+
+def sglang_metrics(length: float, rate: float, drafted: int) -> str:
+    values = {"accept_length": length, "accept_rate": rate, "num_draft_tokens": drafted}
+    return "".join(f'sglang:spec_{name}{{tp_rank="0"}} {value}\n' for name, value in values.items())
+
+
+def reported(name: str, text: str, engine: str | None = None) -> Callable[[Set], Set]:
+    """Metrics alone, without draft or target."""
+    return lambda s: s.but(metrics=saved(s, name, text), engine=engine, given=())
+
+
+def report_json(**values: Any) -> str:
+    return json.dumps(values)
+
+
+add("metric-impossible", "more accepted than proposed", reported("m.txt", vllm_metrics(100, 300, 420, (160, 140, 120))), depths=FILES)
+add("metric-impossible", "positions do not add up", reported("m.txt", vllm_metrics(100, 300, 144, (76, 44, 90))), depths=FILES)
+add("metric-impossible", "a rate of 1.42", reported("m.json", report_json(acceptance_rate=1.42, num_speculative_tokens=3)), depths=FILES)
+add(
+    "metric-impossible",
+    "a length of 5.3 with three proposals",
+    reported("m.txt", sglang_metrics(5.3, 0.9, 4), "sglang==0.5.20"),
+    depths=FILES,
+)
+add("metric-impossible", "length and rate do not fit", reported("m.txt", sglang_metrics(2.4, 0.9, 4), "sglang==0.5.20"), depths=FILES)
+add(
+    "metric-definition",
+    "a length without the target's token",
+    reported("m.json", report_json(num_drafts=100, num_accepted_tokens=144, num_draft_tokens=300, mean_acceptance_length=1.44)),
+    depths=FILES,
+)
+add(
+    "metric-definition",
+    "a length with one token too many",
+    reported("m.json", report_json(num_drafts=100, num_accepted_tokens=144, num_draft_tokens=300, acceptance_length=3.44)),
+    depths=FILES,
+)
+add(
+    "metric-definition",
+    "SGLang's count of tokens taken for K",
+    reported("m.json", report_json(accept_length=2.44, accept_rate=0.48, num_speculative_tokens=4)),
+    depths=FILES,
+)
+add(
+    "served-below",
+    "the server accepts a tenth",
+    lambda s: s.but(metrics=saved(s, "m.txt", vllm_metrics(4000, 12000, 280, (200, 60, 20))), given=("target", "draft", "data")),
+    "llama",
+    "qwen3",
+    depths=LIVE,
+)
+
+# -- O: drift ----------------------------------------------------------------------------------------------------
+
+
+def drifting_log(first: float, last: float, lines: int = 60) -> str:
+    """vLLM's lines, falling from the first length to the last one."""
+    out = []
+    for place in range(lines):
+        length = first + (last - first) * place / (lines - 1)
+        rates = ", ".join(f"{(length - 1) * share:.3f}" for share in (0.55, 0.28, 0.17))
+        accepted = round(1000 * (length - 1))
+        out.append(
+            f"INFO 07-01 10:{place:02d}:00 [metrics.py:101] SpecDecoding metrics: Mean acceptance length: {length:.2f}, "
+            f"Accepted throughput: 1.00 tokens/s, Drafted throughput: 1.00 tokens/s, Accepted: {accepted} tokens, "
+            f"Drafted: 3000 tokens, Per-position acceptance rate: {rates}, Avg Draft acceptance rate: {accepted / 30:.1f}%"
+        )
+    return "\n".join(out) + "\n"
+
+
+add(
+    "drift", "the length falls from 2.6 to 1.3", lambda s: s.but(log=saved(s, "server.log", drifting_log(2.6, 1.3)), given=()), depths=FILES
+)
+add(
+    "drift", "the length falls from 2.4 to 2.0", lambda s: s.but(log=saved(s, "server.log", drifting_log(2.4, 2.0)), given=()), depths=FILES
+)
+
+
+# -- O, P, Q: bugs of an engine ------------------------------------------------------------------------------------
+
+
+def accepts_everything() -> AbstractContextManager[object]:
+    """Every proposal is accepted, as with logits that are NaN."""
+
+    def judge(choice_BT: torch.Tensor, token_BK: torch.Tensor, limit_B: torch.Tensor) -> Verdict:
+        extra_B1 = choice_BT.gather(1, limit_B[:, None])
+        tokens = torch.cat([token_BK, extra_B1], dim=1).scatter(1, limit_B[:, None], extra_B1)
+        return Verdict(limit_B, tokens)
+
+    return mock.patch.object(engine_module, "verify_greedy", judge)
+
+
+def forgets_nothing() -> AbstractContextManager[object]:
+    """The target's cache keeps refused proposals."""
+    verify = TargetRunner.verify
+
+    def remember(self: TargetRunner, ids_BT: torch.Tensor, *more: Any) -> Any:
+        self.num_forwarded = ids_BT.shape[1]  # type: ignore[attr-defined]
+        return verify(self, ids_BT, *more)
+
+    def keep(self: TargetRunner, kept_B: torch.Tensor) -> None:
+        self.cache.advance(torch.full_like(kept_B, self.num_forwarded))  # type: ignore[attr-defined]
+
+    return mock.patch.multiple(TargetRunner, verify=remember, keep=keep)
+
+
+def mixes_rows() -> AbstractContextManager[object]:
+    """In a batch of several, each row gets its neighbour's logits."""
+    verify = TargetRunner.verify
+
+    def turned(self: TargetRunner, *args: Any, **more: Any) -> Any:
+        logits_BTV, states_BTS = verify(self, *args, **more)
+        return logits_BTV.roll(1, dims=0), states_BTS
+
+    return mock.patch.object(TargetRunner, "verify", turned)
+
+
+EMBEDDED = ("target", "draft", "data")
+
+
+def embedded(s: Set) -> Set:
+    return s.but(engine="embedded", given=EMBEDDED)
+
+
+fault("lossy", "every proposal is accepted", "llama", "qwen3", depths=LIVE, patch=accepts_everything)(embedded)
+fault("cache-variant", "refused proposals stay in the cache", "llama", depths=LIVE, patch=forgets_nothing)(embedded)
+fault("batch-variant", "rows of a batch are mixed up", "llama", depths=LIVE, patch=mixes_rows)(embedded)

@@ -1,0 +1,53 @@
+"""The doctor names the fault that was planted, both of two, and nothing where nothing is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from eyas.doctor.catalog import CATALOG
+from seeded.equivalents import SAME_CAUSE
+from seeded.examine import grade_fault, grade_healthy, grade_pair
+from seeded.healthy import HEALTHY, Healthy
+from seeded.pairs import PAIRS, Pair
+from seeded.registry import FAULTS, Fault
+
+CASES = [(fault, family) for fault in FAULTS for family in fault.families]
+LAWFUL = [(item, family) for item in HEALTHY for family in item.families]
+
+
+def name_of(value: object) -> str:
+    if isinstance(value, Fault):
+        return f"{value.code}: {value.name}"
+    return value.name if isinstance(value, Healthy | Pair) else str(value)
+
+
+@pytest.mark.parametrize(("fault", "family"), CASES, ids=name_of)
+def test_the_planted_fault_is_named_first(fault: Fault, family: str, set_of):
+    grade = grade_fault(fault, set_of(family))
+    assert grade.right, f"planted {fault.code} ({CATALOG[fault.code].kind}); told {grade.words()}"
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=name_of)
+def test_both_faults_of_a_pair_are_named(pair: Pair, set_of):
+    grade = grade_pair(pair, set_of(pair.family))
+    assert grade.right, f"planted {pair.codes}; told {grade.words()}"
+
+
+@pytest.mark.parametrize(("item", "family"), LAWFUL, ids=name_of)
+def test_lawful_differences_are_no_faults(item: Healthy, family: str, set_of):
+    grade = grade_healthy(item, set_of(family))
+    assert grade.right, f"nothing is wrong; told {grade.words()}"
+
+
+def test_the_suite_is_as_large_as_it_says():
+    assert len(CASES) >= 120
+    assert len(PAIRS) >= 20
+    assert len(LAWFUL) >= 20
+    assert len(set(map(name_of, FAULTS))) == len(FAULTS), "two faults of one name"
+    assert {CATALOG[fault.code].kind for fault in FAULTS} >= set("ABCDEFGHIJKLMNOPQRS")
+
+
+def test_the_table_of_equal_causes_names_codes_that_exist():
+    for row, why in SAME_CAUSE:
+        assert row <= set(CATALOG), row - set(CATALOG)
+        assert len(row) > 1 and why
