@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -12,14 +11,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from eyas.capture.forward import capture_batch
-from eyas.data.chats import Chat
 from eyas.data.store import Dump
 from eyas.taps import parse_taps
 from eyas.targets.target import Target
-from seeded.edits import Rows, copied, redraft, redump, replace_bytes, retarget, rolled
-from seeded.figures import saved, vllm_metrics
+from seeded.edits import Rows, copied, redraft, redump, replace_bytes, rolled
 from seeded.registry import FILES, REPLAY, add, fault
-from seeded.sets import FAMILIES, TAPS, Set, load, make_dump, train_draft, write_chats
+from seeded.sets import FAMILIES, TAPS, Set, load, train_draft
 
 NO_DRAFT = ("target", "dump")
 
@@ -293,126 +290,3 @@ def mixed_shards(s: Set) -> Set:
     made = copied(s.dump, s.work)
     replace_bytes(made / "shard-00000.safetensors", (other.dump / "shard-00000.safetensors").read_bytes())
     return s.but(dump=made, given=NO_DRAFT)
-
-
-# -- K: texts ----------------------------------------------------------------------------------------------------
-
-
-def masked(value: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Set], Set]:
-    def change(number: int, rows: Rows) -> None:
-        rows["loss_mask"].copy_(value(rows["loss_mask"].clone()))
-
-    return of_dump(change)
-
-
-def other_template(s: Set) -> Set:
-    """The served template puts an empty thought in front of every answer."""
-    made = retarget(s)
-    path = made.target / "chat_template.jinja"
-    text = path.read_text()
-    replace_bytes(
-        path, text.replace("message.role + '\\n' + message.content", "message.role + '\\n<think></think>' + message.content").encode()
-    )
-    assert path.read_text() != text
-    return made
-
-
-def other_tokenizer(s: Set) -> Set:
-    made = retarget(s)
-    path = made.target / "tokenizer.json"
-    value = json.loads(path.read_text())
-    words = sorted(value["model"]["vocab"], key=value["model"]["vocab"].get)
-    for left, right in ((300, 301), (320, 330)):
-        a, b = words[left], words[right]
-        value["model"]["vocab"][a], value["model"]["vocab"][b] = right, left
-    replace_bytes(path, json.dumps(value).encode())
-    return made
-
-
-def remade(s: Set, chats: list[Chat]) -> Set:
-    data, dump = s.work / "other-chats.jsonl", s.work / "other-dump"
-    write_chats(data, chats)
-    make_dump(target_of(s.target), s.target, data, dump)
-    return s.but(data=data, dump=dump)
-
-
-@fault("text-foreign", "answers of somebody else", "llama", "qwen3")
-def foreign_answers(s: Set) -> Set:
-    """The right questions with words in their answers turned round."""
-    chats = []
-    for number, line in enumerate(s.data.read_text().splitlines()):
-        messages = json.loads(line)["messages"]
-        for message in messages:
-            if message["role"] == "assistant":
-                message["content"] = " ".join(reversed(message["content"].split()))
-        chats.append(Chat(str(number), tuple(messages)))
-    return remade(s, chats)
-
-
-@fault("bos-doubled", "texts begin with two beginning-of-text tokens", "llama")
-def doubled_bos(s: Set) -> Set:
-    made = retarget(s)
-    path = made.target / "chat_template.jinja"
-    replace_bytes(path, ("<|begin|><|begin|>" + path.read_text()).encode())
-    data, dump = s.data, s.work / "bos-dump"
-    make_dump(load(made.target), made.target, data, dump)
-    return made.but(dump=dump, given=("target", "dump"))
-
-
-@fault("data-broken", "a role that the template refuses, in every chat", depths=FILES)
-def odd_roles(s: Set) -> Set:
-    path = s.work / "odd.jsonl"
-    path.write_text(s.data.read_text().replace('"role": "user"', '"role": "critic"'))
-    return s.but(data=path)
-
-
-add("mask-rule", "everything is marked as answer", masked(torch.ones_like), "llama", "deepseek_v3")
-add("mask-rule", "the questions are marked", masked(lambda mask: 1 - mask), "qwen3")
-add("mask-rule", "nothing is marked", masked(torch.zeros_like))
-add("template-differs", "served with an empty thought", other_template, "llama", "qwen3", depths=FILES)
-add("tokenizer-differs", "tokens exchanged", other_tokenizer, "llama", "deepseek_v3", depths=FILES)
-
-# -- L: what the training recorded ---------------------------------------------------------------------------------
-
-
-def one_step(s: Set) -> Set:
-    """Trained for one step and served with three proposals."""
-    text = vllm_metrics(1000, 3000, 860, (700, 120, 40))
-    return redraft(s, wiring={"ttt_steps": 1}).but(metrics=saved(s, "m.txt", text), given=("target", "draft"))
-
-
-def record(*rows: dict[str, Any]) -> Callable[[Set], Set]:
-    """A trainer's history beside the draft."""
-
-    def plant(s: Set) -> Set:
-        folder = copied(s.draft, s.work)
-        (folder / "trainer_state.json").write_text(json.dumps({"log_history": list(rows)}))
-        return s.but(draft=folder, given=("target", "draft"))
-
-    return plant
-
-
-add("train-steps", "trained for one step, served with three", one_step, "llama", "qwen3", depths=FILES)
-add("train-record", "a loss of NaN", record({"step": 10, "loss": 2.0}, {"step": 20, "loss": float("nan")}), depths=FILES)
-add("train-record", "an accuracy above 1", record({"step": 10, "full_acc": 0.6}, {"step": 20, "full_acc": 1.42}), "qwen3", depths=FILES)
-
-# -- S: weights that changed -----------------------------------------------------------------------------------------
-
-
-def tuned(held: dict[str, torch.Tensor]) -> None:
-    """A fine-tuning's worth of change in every matrix."""
-    generator = torch.Generator().manual_seed(6)
-    for name, weight in held.items():
-        if weight.dim() > 1:
-            held[name] = weight + 0.15 * weight.std() * torch.randn(weight.shape, generator=generator)
-
-
-def stale(s: Set) -> Set:
-    """Dump and target are new; the draft is that of the old weights."""
-    made = retarget(s, tuned)
-    make_dump(load(made.target), made.target, s.data, s.work / "new-dump")
-    return made.but(dump=s.work / "new-dump")
-
-
-add("target-changed", "the target was trained on", lambda s: retarget(s, tuned).but(given=("target", "draft", "data")), *FAMILIES)
-add("draft-stale", "a dump of newer weights", stale, "llama")

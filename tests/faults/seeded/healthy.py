@@ -21,8 +21,9 @@ from seeded.edits import (
     retarget,
     seeded_noise,
 )
+from seeded.figures import drifting_log, saved, vllm_metrics
 from seeded.registry import FILES, REPLAY
-from seeded.served import drifting_log, report_json, saved, vllm_metrics
+from seeded.served import report_json
 from seeded.sets import FAMILIES, SWITCHES, Set, make_dump, own_answers, train_draft, write_chats
 
 

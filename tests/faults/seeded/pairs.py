@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from seeded import behaviour, contents, dumps, served
+from seeded import behaviour, contents, dumps, figures, folders, served, texts
 from seeded.edits import Tensors, redraft, redump, retarget, rolled
 from seeded.registry import FAULTS, REPLAY, Fault, Plant
 from seeded.sets import THETA, Set
 
-_PLANTED = (behaviour, contents, dumps, served)
+assert served.EMBEDDED, "served plants its faults when it is imported"
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,9 @@ PAIRS = (
         (teacher(STORY), named("mask-rule", "the questions are marked").plant),
         EVERYTHING,
     ),
-    Pair("template and taps", ("template-differs", "taps-shifted"), (dumps.other_template, tap("earlier")), EVERYTHING),
-    Pair("tokenizer and feedback", ("tokenizer-differs", "norm-feedback"), (dumps.other_tokenizer, config(norm_output=True)), EVERYTHING),
-    Pair("changed target and taps", ("target-changed", "taps-shifted"), (lambda s: retarget(s, dumps.tuned), tap("later")), DRAFT),
+    Pair("template and taps", ("template-differs", "taps-shifted"), (texts.other_template, tap("earlier")), EVERYTHING),
+    Pair("tokenizer and feedback", ("tokenizer-differs", "norm-feedback"), (texts.other_tokenizer, config(norm_output=True)), EVERYTHING),
+    Pair("changed target and taps", ("target-changed", "taps-shifted"), (lambda s: retarget(s, texts.tuned), tap("later")), DRAFT),
     Pair(
         "NaN rows and taps", ("dump-not-finite", "dump-wiring"), (lambda s: redump(s, dumps.poke(float("nan"))), tap("earlier")), EVERYTHING
     ),
@@ -113,14 +113,14 @@ PAIRS = (
     Pair(
         "untrained part and taps",
         ("weights-untrained", "taps-shifted"),
-        (tensors(contents.constant("midlayer.mlp.down_proj.weight", 0.0)), tap("later")),
+        (tensors(folders.constant("midlayer.mlp.down_proj.weight", 0.0)), tap("later")),
         DRAFT,
     ),
 )
 
 
 def odd_figures(s: Set) -> Set:
-    return s.but(metrics=served.saved(s, "odd.txt", served.vllm_metrics(100, 300, 420, (160, 140, 120))))
+    return s.but(metrics=figures.saved(s, "odd.txt", figures.vllm_metrics(100, 300, 420, (160, 140, 120))))
 
 
 assert THETA not in (100.0, 10000.0), "the planted thetas must be wrong ones"
