@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from eyas.cli.main import main
+from eyas.draft.checkpoint import draft_wiring_fields, load_draft, save_draft
+from eyas.draft.config import DraftConfig
+from eyas.draft.model import Eagle3Draft
+from eyas.formats import export_draft, import_draft
+from eyas.taps import parse_taps
+from eyas.targets.loading import load_target
+from eyas.wiring import Wiring
 
 GOLDEN = Path(__file__).parent.parent / "roundtrip" / "golden"
 
@@ -56,3 +65,20 @@ def test_a_target_fills_in_what_it_knows_or_is_the_wrong_one(tmp_path: Path, tin
     assert status == 2
     assert "target_hidden_size" in err
     assert not (tmp_path / "draft").exists()
+
+
+def test_a_draft_with_a_copy_of_the_targets_embedding(tmp_path: Path, tiny_targets) -> None:
+    """Embedding and head are held against the target's by numbers, and the imported draft can be used with it."""
+    target = load_target(str(tiny_targets("llama")), device=torch.device("cpu"), dtype=torch.float32)
+    config = DraftConfig.from_target(target.config, num_taps=3, draft_vocab_size=target.vocab_size)
+    draft = Eagle3Draft(dataclasses.replace(config, own_embedding=True))
+    draft.embed_tokens.weight.data.copy_(target.embed.weight)
+    save_draft(tmp_path / "draft", draft, Wiring(taps=parse_taps("embed,layer:1,layer:2"), **draft_wiring_fields(draft)), None, "card")
+    export_draft(tmp_path / "draft", "speculators", tmp_path / "out")
+    (tmp_path / "out" / "eyas_wiring.json").unlink()
+    report = import_draft(tmp_path / "out", tmp_path / "back", target=str(tiny_targets("llama")))
+    assert report.wiring.num_target_layers == target.num_layers
+    assert report.wiring.tokenizer_hash == target.tokenizer_hash
+    assert "the draft's embedding equals the target's" in report.notes
+    assert any("lm_head is not the target's" in line for line in report.notes)
+    assert load_draft(tmp_path / "back", target, torch.float32).wiring.taps == parse_taps("embed,layer:1,layer:2")

@@ -28,9 +28,9 @@ COMMANDS = {
     "evaluate": "Accuracy and acceptance of a draft, predicted and measured.",
     "generate": "Generate text, speculatively when a draft is given.",
     "import": "Read another project's draft or dump.",
-    "export": "Write a draft as another project or an engine wants it.",
+    "export": "Write a draft for another project or an engine.",
     "wiring": "Show what an artefact was made for, and how two differ.",
-    "trace": "Record a target's fingerprint; say which states a capture holds.",
+    "trace": "Record a target's fingerprint; say what a capture holds.",
 }
 
 EXIT_USER_ERROR, EXIT_BUG, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 2, 3, 130, 141

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from eyas.capture.fingerprint import Trace
     from eyas.taps import Tap
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Record a target's fingerprint; say which states a capture holds.")
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Record a target's fingerprint; say what a capture holds.")
 
 
 @app.command()

@@ -9,22 +9,23 @@ from __future__ import annotations
 from typing import Any
 
 from eyas.draft.config import DraftConfig
-from eyas.errors import UserError
 from eyas.formats.base import Format, Source
 from eyas.formats.flat import ignore_theta, read_flat, read_switch, write_flat
 from eyas.formats.reading import Reading
-from eyas.formats.rope import DEFAULT_THETA
+from eyas.formats.rope import DEFAULT_THETA, rope_kind
 from eyas.wiring import Wiring
+
+KINDS = ("default", "linear", "dynamic")  # of RoPE, that its code knows
 
 
 def _read(source: Source) -> Reading:
     reading = read_flat(source)
     for name in ("norm_before_residual", "norm_output"):
         read_switch(reading, source.config, name, False, "AngelSlim's code has no such switch")
-    rope = reading.get("rope_parameters")
-    if rope.get("rope_type", "default") not in ("default", "linear", "dynamic"):
-        raise UserError(f"{source.where}: AngelSlim has no such RoPE", got=rope, allowed="default, linear or dynamic")
-    ignore_theta(reading, "AngelSlim's layer does not read rope_theta")
+    if rope_kind(reading.get("rope_parameters")) in KINDS:
+        ignore_theta(reading, "AngelSlim's layer does not read rope_theta")
+    else:
+        reading.notes.append("AngelSlim's code has no such RoPE; it is read as the config has it")
     return reading
 
 
@@ -34,7 +35,9 @@ def _write(config: DraftConfig, wiring: Wiring, dtype: str) -> dict[str, Any]:
 
 
 def _warn(config: DraftConfig) -> list[str]:
-    theta = config.rope_parameters["rope_theta"]
+    theta, kind = config.rope_parameters["rope_theta"], rope_kind(config.rope_parameters)
+    if kind not in KINDS:
+        return [f"AngelSlim's own code has no RoPE of kind {kind}"]
     return [] if theta == DEFAULT_THETA else [f"AngelSlim's own code would turn by {DEFAULT_THETA:g}; the draft was trained with {theta:g}"]
 
 

@@ -13,15 +13,17 @@ from eyas.draft.config import DraftConfig
 from eyas.formats.base import Format, Source
 from eyas.formats.flat import ignore_theta, read_flat, read_switch, write_flat
 from eyas.formats.reading import Reading
-from eyas.formats.rope import DEFAULT_THETA, is_scaled
+from eyas.formats.rope import DEFAULT_THETA, rope_kind
 from eyas.wiring import Wiring
+
+SCALED = ("linear", "dynamic")  # kinds of RoPE that its code knows beside the plain one
 
 
 def _read(source: Source) -> Reading:
     reading = read_flat(source)
     for name in ("norm_before_residual", "norm_output"):
         read_switch(reading, source.config, name, False, "EAGLE's code has no such switch")
-    if is_scaled(reading.get("rope_parameters")):
+    if rope_kind(reading.get("rope_parameters")) in SCALED:
         ignore_theta(reading, "EAGLE's layer reads no rope_theta where RoPE is scaled")
     return reading
 
@@ -34,8 +36,10 @@ def _write(config: DraftConfig, wiring: Wiring, dtype: str) -> dict[str, Any]:
 
 
 def _warn(config: DraftConfig) -> list[str]:
-    theta = config.rope_parameters["rope_theta"]
-    if not is_scaled(config.rope_parameters) or theta == DEFAULT_THETA:
+    theta, kind = config.rope_parameters["rope_theta"], rope_kind(config.rope_parameters)
+    if kind not in ("default", *SCALED):
+        return [f"EAGLE's own code has no RoPE of kind {kind}"]
+    if kind == "default" or theta == DEFAULT_THETA:
         return []
     return [f"EAGLE's own code would turn by {DEFAULT_THETA:g} where RoPE is scaled; the draft was trained with {theta:g}"]
 

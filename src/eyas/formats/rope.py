@@ -63,8 +63,8 @@ def read_rope(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], bo
     return parameters, bool(thetas)
 
 
-def is_scaled(parameters: Mapping[str, Any]) -> bool:
-    return bool(parameters.get("rope_type", "default") != "default")
+def rope_kind(parameters: Mapping[str, Any]) -> str:
+    return str(parameters.get("rope_type", "default"))
 
 
 def yarn_softmax_factor(parameters: Mapping[str, Any]) -> float:

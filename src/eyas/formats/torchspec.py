@@ -13,6 +13,7 @@ from eyas.formats.base import Format, Source
 from eyas.formats.flat import read_flat, read_switch, write_flat
 from eyas.formats.ids import Meaning
 from eyas.formats.reading import Reading
+from eyas.formats.rope import rope_kind
 from eyas.formats.specforge import LLAMA, MLA
 from eyas.wiring import Wiring
 
@@ -27,7 +28,7 @@ def _read(source: Source) -> Reading:
     for name in ("norm_before_residual", "norm_output"):
         read_switch(reading, source.config, name, False, "TorchSpec's code has no such switch")
     rope = reading.get("rope_parameters")
-    if reading.get("mla.kv_lora_rank") is not None and rope.get("rope_type", "default") != "default" and rope["rope_theta"] != 10000:
+    if reading.get("mla.kv_lora_rank") is not None and rope_kind(rope) != "default" and rope["rope_theta"] != 10000:
         reading.notes.append(_SILENT_THETA)
     return reading
 
