@@ -23,6 +23,11 @@ _MAX_PASSES = 3
 
 def run(exhibits: Exhibits, options: Options) -> Diagnosis:
     """See `eyas.doctor.diagnose`."""
+    return examine(exhibits, options)[0]
+
+
+def examine(exhibits: Exhibits, options: Options) -> tuple[Diagnosis, Examination]:
+    """The diagnosis, and the examination behind it, with the draft as it was mended in memory."""
     exhibits.check()
     options.check()
     started = time.perf_counter()
@@ -37,7 +42,7 @@ def run(exhibits: Exhibits, options: Options) -> Diagnosis:
     findings = merge(exam.faults)
     results = tuple(tested[id(item)] for item in wanted if id(item) in tested)
     verdict = verdict_of(exam, findings, results)
-    return Diagnosis(
+    diagnosis = Diagnosis(
         verdict=verdict,
         summary=summary_of(exam, verdict, findings),
         findings=findings,
@@ -49,6 +54,7 @@ def run(exhibits: Exhibits, options: Options) -> Diagnosis:
         exhibits=exhibits.to_json(),
         seconds=time.perf_counter() - started,
     )
+    return diagnosis, exam
 
 
 def _passes(exam: Examination, hypotheses: list[Hypothesis], tested: dict[int, Tested], started: float) -> None:
