@@ -1,6 +1,6 @@
 """Hypotheses of the user's own: a command to run, and what it must give if the claim is true.
 
-A command is run when the user asks for it (`eyas doctor case test`), never because a case file was opened.
+A command is run when the user asks for it (`eyas doctor case try`), never because a case file was opened.
 """
 
 from __future__ import annotations
