@@ -66,18 +66,20 @@ def test_p_value_is_the_binomial_tail():
     assert p_value(torch.ones(3000, dtype=torch.bool), torch.zeros(3000, dtype=torch.bool)) < 1e-100
 
 
-def test_beating_takes_right_rows_and_probabilities():
+def test_beating_takes_right_rows_and_where_these_are_few_probabilities():
     generator = torch.Generator().manual_seed(0)
-    first = torch.rand(3000, generator=generator) < 0.5
-    more = first | (torch.rand(3000, generator=generator) < 0.02)
+    first, none = torch.arange(3000) % 2 == 0, torch.zeros(0, dtype=torch.bool)
+    few, many = first.clone(), first.clone()
+    few[1:13:2] = True  # six more: p = 1/64
+    many[1:41:2] = True
     log_prob = -torch.rand(3000, generator=generator)
-    none = torch.zeros(0, dtype=torch.bool)
-    base, better = Hits(first, none, log_prob), Hits(more, none, log_prob + 0.1 * torch.rand(3000, generator=generator))
-    assert beats(better, base)
-    assert not beats(base, better)
-    assert not beats(Hits(more, none, log_prob), base), "right more often, but not surer"
-    assert not beats(Hits(first, none, better.log_prob), base), "surer, but not right more often"
-    assert not beats(base, base)
+    surer = log_prob + 0.1 * torch.rand(3000, generator=generator)
+    base = Hits(first, none, log_prob)
+    assert beats(Hits(many, none, log_prob), base)
+    assert beats(Hits(few, none, surer), base)
+    assert not beats(Hits(few, none, log_prob), base)
+    assert not beats(Hits(first, none, surer), base), "surer, but not right more often"
+    assert not beats(base, Hits(few, none, surer))
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,10 @@ import torch
 
 from eyas.draft.model import Eagle3Draft
 from eyas.evaluate.infer.evidence import Evidence
-from eyas.evaluate.infer.measure import Hypothesis, measure, p_value, variant
+from eyas.evaluate.infer.measure import SIGNIFICANT, Hypothesis, measure, p_value, variant
 from eyas.taps import Tap
 from eyas.targets.target import Target
 
-_SIGNIFICANT = 0.005
 _THETAS = (1e4, 1e5, 5e5, 1e6, 5e6, 1e7)
 # A fresher state than the draft was trained on can help it: it knows more. Only a collapse in its own place speaks for a shift.
 _SHIFT_FACTOR = 2.0
@@ -64,10 +63,10 @@ def _judge(name: str, declared: Any, others: list[Any], hits: Callable[[Any], to
     accuracies = {key: float(right.float().mean()) if len(right) else 0.0 for key, (_, right) in found.items()}
     own = found[str(declared)][1]
     top = max(found, key=lambda key: accuracies[key])
-    better = top != str(declared) and p_value(found[top][1], own) <= _SIGNIFICANT and accuracies[top] >= factor * accuracies[str(declared)]
+    better = top != str(declared) and p_value(found[top][1], own) <= SIGNIFICANT and accuracies[top] >= factor * accuracies[str(declared)]
     best, best_hits = found[top] if better else (declared, own)
     rivals = [right for key, (_, right) in found.items() if key != str(best)]
-    return Other(name, declared, best, all(p_value(best_hits, right) <= _SIGNIFICANT for right in rivals), accuracies)
+    return Other(name, declared, best, all(p_value(best_hits, right) <= SIGNIFICANT for right in rivals), accuracies)
 
 
 def _judge_shift(draft: Eagle3Draft, evidence: Evidence, taps: tuple[Tap, ...]) -> Other:

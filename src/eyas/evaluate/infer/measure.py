@@ -1,8 +1,8 @@
 """A hypothesis measured exactly: the project's own unroll on every row, hit by hit, and whether one beats another.
 
-One hypothesis beats another if it is right more often, counted on the rows on which only one of them is (McNemar's test,
-exact and one-sided), and gives the target's own tokens a higher probability, row by row. The second says far more a row; the
-first is what a wiring is judged by. Both must agree, the second beyond doubt.
+One hypothesis beats another if it is right significantly more often, counted on the rows on which only one of them is
+(McNemar's test, exact and one-sided). Where the count is only likely, the probabilities of the target's own tokens, compared
+row by row, may decide: mostly they say more a row, but a draft that is fed something else can also be less sure of its misses.
 
 Legend: B texts, T positions, S = n·H, R rows, N rows that count, D hidden size of the draft.
 """
@@ -23,7 +23,8 @@ from eyas.evaluate.infer.evidence import Batch, Evidence
 from eyas.taps import Tap
 
 _HEAD_ROWS = 512
-_LIKELY, _CERTAIN = 0.05, 1e-4  # of right and wrong rows; of probabilities, where rows of one text are not independent
+SIGNIFICANT = 0.005  # of right and wrong rows; the rival was picked after looking, so one in twenty would not do
+_LIKELY, _CERTAIN = 0.05, 1e-4  # of the same, and of probabilities; rows of one text are not independent
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,8 @@ def p_value_of_log_probs(better: Hits, worse: Hits) -> float:
 
 
 def beats(better: Hits, worse: Hits) -> bool:
-    return p_value(better.first, worse.first) <= _LIKELY and p_value_of_log_probs(better, worse) <= _CERTAIN
+    count = p_value(better.first, worse.first)
+    return count <= SIGNIFICANT or (count <= _LIKELY and p_value_of_log_probs(better, worse) <= _CERTAIN)
 
 
 def _log_binomial(total: int, count: int) -> float:
