@@ -29,6 +29,7 @@ COMMANDS = {
     "generate": "Generate text, speculatively when a draft is given.",
     "import": "Read another project's draft or dump.",
     "export": "Write a draft for another project or an engine.",
+    "doctor": "Find out why a draft is accepted rarely, and what mends it.",
     "wiring": "Show what an artefact was made for, and how two differ.",
     "trace": "Record a target's fingerprint; say what a capture holds.",
 }

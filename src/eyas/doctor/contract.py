@@ -97,7 +97,8 @@ def _draft_sizes(exam: Examination) -> list[Fault]:
 
 def compare_wirings(exam: Examination) -> Outcome:
     """The dump's wiring and the draft's, in every field that both state."""
-    assert exam.draft is not None and exam.dump is not None
+    assert exam.draft is not None
+    assert exam.dump is not None
     if not exam.draft.said or not exam.dump.wiring:
         return untestable("draft or dump bring no wiring")
     left, right = parsed(exam.draft.said, "the draft's wiring"), parsed(exam.dump.wiring, "the dump's wiring")

@@ -19,7 +19,8 @@ from eyas.taps import Tap, format_taps
 def tap_faults(exam: Examination) -> Outcome:
     """What would be fed, against what the draft is said to read."""
     draft, target = exam.draft, exam.target
-    assert draft is not None and target is not None
+    assert draft is not None
+    assert target is not None
     if exam.exhibits.engine == "embedded":
         return untestable("the embedded engine feeds what the wiring says")
     judged = parse_engine(str(exam.exhibits.engine))
@@ -46,7 +47,8 @@ def tap_faults(exam: Examination) -> Outcome:
 def head_faults(exam: Examination, codes: tuple[str, ...]) -> Outcome:
     """Which of the draft's features the engine does not honour; `codes` are those that the caller answers for."""
     draft, target = exam.draft, exam.target
-    assert draft is not None and target is not None
+    assert draft is not None
+    assert target is not None
     if exam.exhibits.engine == "embedded":
         return untestable("the embedded engine runs every draft that Eyas reads")
     judged = parse_engine(str(exam.exhibits.engine))

@@ -25,8 +25,9 @@ def summary_of(exam: Examination, verdict: Verdict, findings: Sequence[Finding])
     accuracy, before = exam.measured.get("accuracy"), exam.measured.get("accuracy_as_given")
     figure = "" if accuracy is None else f" First-token accuracy {percent(accuracy)} on {exam.measured.get('rows')} rows."
     if verdict == "fault":
-        mended = before is not None and accuracy is not None and accuracy > before
-        words = f" With the fixes: {percent(before)} -> {percent(accuracy)}." if mended and before is not None else ""
+        words = ""
+        if before is not None and accuracy is not None and accuracy > before:
+            words = f" With the fixes: {percent(before)} -> {percent(accuracy)}."
         return "; ".join(f"{item.title} ({item.subject})" for item in findings[:3]) + "." + words
     if verdict == "weak-draft":
         return f"Wired right, and weak: more or closer data and longer training are the remedy.{figure}"

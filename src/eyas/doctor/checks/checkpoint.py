@@ -9,8 +9,7 @@ from eyas.doctor.opening.headers import FLOATS
 from eyas.doctor.opening.plain import number, whole
 
 _COPY = "copy the folder again, whole, from where it was written"
-_INTS = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "draft_vocab_size")
-_INTS += ("num_hidden_layers", "max_position_embeddings", "target_hidden_size")
+_INTS = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "draft_vocab_size", "num_hidden_layers", "max_position_embeddings", "target_hidden_size")
 _BOOLS = (
     "use_cache",
     "tie_word_embeddings",

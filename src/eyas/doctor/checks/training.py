@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from eyas.doctor.examination import Examination
 from eyas.doctor.hypothesis import Evidence, Fault, Hypothesis, Outcome, confirmed, ruled_out, suspected, untestable
@@ -71,7 +72,7 @@ def _odd(history: list[object]) -> list[str]:
             elif ("acc" in key or "accept" in key) and (number(value) or 0) > 1 and "length" not in key and "len" not in key:
                 found.append(f"{key} = {value} at step {step}: a share above 1 was added up twice")
     rates = [value for row in rows if (value := number(row.get("learning_rate"))) is not None]
-    jumps = [later for before, later in zip(rates[1:], rates[2:], strict=False) if later > 4 * before > 0]
+    jumps = [later for before, later in pairwise(rates[1:]) if later > 4 * before > 0]
     found += [f"the learning rate jumps to {jumps[0]:g} in the middle of the run: the schedule was lost on a resume"] if jumps else []
     return found
 

@@ -62,7 +62,8 @@ def _parse(header: Any, name: str, num_bytes: int) -> tuple[dict[str, TensorInfo
     if not isinstance(header, dict):
         return {}, {}, f"{name} has a header that is no table"
     texts = header.pop("__metadata__", {})
-    found, end = {}, 0
+    found: dict[str, TensorInfo] = {}
+    end = 0
     for key, value in header.items():
         try:
             dtype, shape, (first, last) = str(value["dtype"]), tuple(int(part) for part in value["shape"]), value["data_offsets"]

@@ -1,0 +1,118 @@
+"""The dump's rows by themselves: hashes, values, repeats, and whether each sample's labels follow its own text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import torch
+
+from eyas.doctor.catalog import CATALOG
+from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, percent, ruled_out, untestable
+from eyas.files import sha256_file
+
+if TYPE_CHECKING:
+    from eyas.doctor.examination import Examination
+    from eyas.doctor.replay.samples import RawSample
+
+_AGAIN = "copy the dump again from where it was made; if it was made so, capture again"
+_MOST_BYTES = 16 << 30
+_ABSURD = 1e5  # times the usual size of a row
+_EDITS = tuple(code for code, row in CATALOG.items() if row.kind in "ABCDIKMS" and code not in ("dump-changed", "dump-wiring"))
+
+
+def check_hashes(exam: Examination) -> Outcome:
+    dump = exam.dump
+    assert dump is not None
+    if not dump.is_eyas or not dump.shards:
+        return untestable("only Eyas's own dumps carry hashes")
+    if sum(shard.file.stat().st_size for shard in dump.shards if shard.file.is_file()) > _MOST_BYTES:
+        return untestable("the dump is too large to be hashed here: eyas data verify does it")
+    wrong = [
+        shard.file.name
+        for shard in dump.shards
+        if shard.file.is_file() and isinstance(shard.stated.get("sha256"), str) and sha256_file(shard.file) != shard.stated["sha256"]
+    ]
+    if wrong:
+        text = f"{len(wrong)} of {len(dump.shards)} shards are not those that the manifest was written with, such as {wrong[0]}"
+        return confirmed(Fault("dump-changed", "dump", (Evidence(text, {"files": wrong}),), _AGAIN, 0.6, shadow=_EDITS))
+    return ruled_out(f"all {len(dump.shards)} shards have the manifest's hashes")
+
+
+def check_values(exam: Examination) -> Outcome:
+    """NaN and infinity, rows that are all zero, rows of absurd length, in states and in the labels' state."""
+    odd: dict[str, list[str]] = {"dump-not-finite": [], "dump-empty-rows": []}
+    rows = 0
+    for sample in exam.samples:
+        for name, tensor in (("states", sample.states), ("the labels' state", sample.teacher)):
+            if tensor is None or not tensor.numel():
+                continue
+            values = tensor.float()
+            rows += len(values)
+            norms = values.norm(dim=-1)
+            bad = ~torch.isfinite(norms)
+            usual = float(norms[~bad].median()) if bool((~bad).any()) else 0.0
+            huge = ~bad & (norms > _ABSURD * max(usual, 1e-6))
+            zero = norms == 0
+            if bool(bad.any()):
+                odd["dump-not-finite"].append(
+                    f"{sample.id}: {name} hold NaN or infinity in {int(bad.sum())} rows, first in row {int(bad.nonzero()[0])}"
+                )
+            if bool(huge.any()):
+                odd["dump-not-finite"].append(
+                    f"{sample.id}: {name} reach {float(norms.max()):.3g} in row {int(huge.nonzero()[0])}, usual is {usual:.3g}"
+                )
+            if bool(zero.any()):
+                odd["dump-empty-rows"].append(
+                    f"{sample.id}: {int(zero.sum())} of {len(zero)} rows of {name} are zero, first row {int(zero.nonzero()[0])}"
+                )
+    faults = []
+    for code, texts in odd.items():
+        if texts:
+            evidence = (*(Evidence(text) for text in texts[:3]), Evidence(f"{len(texts)} places in {len(exam.samples)} samples"))
+            faults.append(Fault(code, "dump", evidence, _AGAIN, 0.86 if code == "dump-not-finite" else 0.84, shadow=("dump-changed",)))
+    return confirmed(*faults) if faults else ruled_out(f"{rows} rows are finite, none is empty, none absurd")
+
+
+def check_repeats(exam: Examination) -> Outcome:
+    counts = Counter(tuple(sample.token_ids.tolist()) for sample in exam.samples)
+    twice = sum(count - 1 for count in counts.values() if count > 1)
+    if twice > 0 and exam.dump is not None and exam.dump.is_eyas:
+        text = f"{twice} of {len(exam.samples)} samples are the text of another one again"
+        return confirmed(Fault("dump-repeats", "dump", (Evidence(text),), "prepare the chats again: duplicates are dropped there", 0.5))
+    return ruled_out(f"{len(exam.samples)} samples are all different texts")
+
+
+def check_own_samples(exam: Examination) -> Outcome:
+    """Samples whose labels follow their text far more rarely than those of all others: they are somebody else's."""
+    shares = {sample.id: share for sample in exam.samples if (share := _follows(exam, sample)) is not None}
+    if len(shares) < 5:
+        return untestable("too few samples store the target's own tokens")
+    values = sorted(shares.values())
+    usual = values[len(values) // 2]
+    bad = [name for name, share in shares.items() if share < 0.4 * usual]
+    numbers = {"usual": usual, "odd": len(bad), "samples": len(shares)}
+    if bad and usual > 0.5 and len(bad) < 0.8 * len(shares) and not _explained(exam):
+        text = f"in {len(bad)} of {len(shares)} samples, such as {bad[0]}, the labels follow the text on {percent(shares[bad[0]])} of the rows; usual is {percent(usual)}"
+        return confirmed(Fault("dump-other-rows", "dump", (Evidence(text, numbers),), _AGAIN, 0.84, shadow=("dump-changed",)))
+    return ruled_out(f"every sample's labels follow its own text; usual is {percent(usual)}", **numbers)
+
+
+def _explained(exam: Examination) -> bool:
+    return exam.suspects("pair-shift", "label-shift", "text-foreign")
+
+
+def _follows(exam: Examination, sample: RawSample) -> float | None:
+    """How often the token that the labels' state gives is the text's next one, over the answer's rows."""
+    from eyas.doctor.replay.texts import labels_of
+
+    rows = sample.answer_rows
+    if len(rows) < 4:
+        return None
+    if sample.teacher is not None and exam.parts is not None and sample.teacher.shape == (len(sample.token_ids), exam.parts.hidden_size):
+        said = exam.parts.head((sample.teacher.float() if sample.normed else exam.parts.norm(sample.teacher.float()))[None])[0].argmax(-1)
+    elif sample.top1 is not None and len(sample.top1) == len(sample.token_ids):
+        said = labels_of(sample, exam.parts) if exam.parts is not None else sample.top1
+    else:
+        return None
+    return float((said[rows] == sample.token_ids[rows + 1]).float().mean())

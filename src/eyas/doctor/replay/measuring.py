@@ -1,0 +1,115 @@
+"""A subject measured on rows of real text: right or wrong, and how likely it finds the target's own token.
+
+Legend: B texts, T positions, R rows, N rows that count, D hidden size of the draft, V draft vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from eyas.doctor.replay.subject import Subject
+from eyas.draft.model import Eagle3Draft
+from eyas.draft.unroll import unroll
+from eyas.evaluate.infer.evidence import Batch, Evidence
+from eyas.evaluate.infer.measure import p_value
+from eyas.targets.target import Target
+
+_HEAD_ROWS = 512
+Unroll = Callable[[Eagle3Draft, torch.Tensor, torch.Tensor, torch.Tensor], list[torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One step over N rows. hits: right or not; log_prob: of the label, -inf-free (unknown tokens count as 1 in 2·V).
+
+    rows: the row of lm_head that the draft prefers; label: the target's token.
+    """
+
+    hits: torch.Tensor
+    log_prob: torch.Tensor
+    rows: torch.Tensor
+    label: torch.Tensor
+
+    @property
+    def accuracy(self) -> float:
+        return float(self.hits.float().mean()) if len(self.hits) else 0.0
+
+    @property
+    def mean_log_prob(self) -> float:
+        return float(self.log_prob.mean()) if len(self.log_prob) else 0.0
+
+
+@torch.no_grad()
+def measure(
+    subject: Subject, target: Target, evidence: Evidence, batches: Sequence[Batch], num_steps: int = 1, steps: Unroll | None = None
+) -> list[Result]:
+    """One result a step (at most two). `steps` runs them in another way than training does."""
+    draft = subject.build(target)
+    places = [evidence.taps.index(tap) for tap in subject.taps]
+    found: list[list[Result]] = [[] for _ in range(num_steps)]
+    for batch in batches:
+        states = [batch.states[place] for place in places]
+        states = [target.norm(state) if slot in subject.normed else state for slot, state in enumerate(states)]
+        states_BTS = torch.cat(states, dim=-1).roll(subject.shift, dims=1).float()
+        token_BT = batch.token_BT.roll(-subject.ahead, dims=1)
+        run = steps or (lambda draft, tokens, states, rows: unroll(draft, tokens, states, num_steps, rows))
+        outputs = run(draft, token_BT, states_BTS, batch.row_BR)
+        labels = ((batch.label_BR, batch.valid_BR), (batch.next_label_BR, batch.next_valid_BR))
+        for step in range(num_steps):
+            label_BR, valid_BR = labels[step]
+            found[step].append(_judge(draft, subject, outputs[step][valid_BR], label_BR[valid_BR]))
+    return [_joined(parts) for parts in found]
+
+
+def _judge(draft: Eagle3Draft, subject: Subject, output_ND: torch.Tensor, label_N: torch.Tensor) -> Result:
+    ids_V = subject.ids
+    size = subject.config.vocab_size
+    row_of = torch.full((size,), -1, dtype=torch.long)
+    inside_V = (ids_V >= 0) & (ids_V < size)
+    row_of[ids_V[inside_V]] = inside_V.nonzero().flatten()
+    rows, log_prob = [torch.zeros(0, dtype=torch.long)], [torch.zeros(0)]
+    for output, label in zip(output_ND.split(_HEAD_ROWS), label_N.split(_HEAD_ROWS), strict=True):
+        logits_CV = draft.logits(output).float()
+        place = row_of[label]
+        known = logits_CV.gather(-1, place.clamp_min(0)[:, None])[:, 0] - logits_CV.logsumexp(-1)
+        floor = -torch.log(torch.tensor(2.0 * logits_CV.shape[-1]))
+        rows.append(logits_CV.argmax(-1))
+        log_prob.append(torch.where(place >= 0, known, floor))
+    rows_N = torch.cat(rows)
+    return Result(ids_V[rows_N] == label_N, torch.nan_to_num(torch.cat(log_prob), nan=-50.0, neginf=-50.0), rows_N, label_N)
+
+
+def _joined(parts: list[Result]) -> Result:
+    return Result(*(torch.cat([getattr(part, name) for part in parts]) for name in ("hits", "log_prob", "rows", "label")))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """gain: in accuracy; nats: in mean log-probability of the target's token; p of the hits, z of the log-probabilities."""
+
+    before: float
+    after: float
+    gain: float
+    nats: float
+    p: float
+    z: float
+
+    def decisive(self, suspected: bool, least: float = 0.015) -> bool:
+        """Beyond chance and worth a fix. Where another test already spoke for it, chance alone is asked."""
+        if suspected and self.p <= 0.02 and self.z >= 3 and self.gain > 0:
+            return True
+        clear = self.p <= 1e-4 and self.z >= 4 and self.gain >= max(least, 0.04 * self.before)
+        lost = self.before < 0.25 and self.nats >= 0.4 and self.z >= 8 and self.gain >= 0  # so bad that few rows turn right by one fix
+        return clear or lost
+
+
+def compare(after: Result, before: Result) -> Comparison:
+    gain_N = (after.log_prob - before.log_prob).double().clamp(-20, 20)
+    spread = float(gain_N.std()) if len(gain_N) > 1 else 0.0
+    nats = float(gain_N.mean()) if len(gain_N) else 0.0
+    z = nats / (spread / len(gain_N) ** 0.5) if spread > 0 else 0.0
+    p = p_value(after.hits, before.hits)
+    return Comparison(before.accuracy, after.accuracy, after.accuracy - before.accuracy, nats, p, z)

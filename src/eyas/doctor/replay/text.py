@@ -1,0 +1,136 @@
+"""Texts: the tokenizer, how they begin, how they are rendered, and whether the answers are the target's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eyas.data.chats import read_chats
+from eyas.data.render import ChatRenderer, SkippedChat
+from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, percent, ruled_out, suspected, untestable
+from eyas.errors import UserError
+from eyas.targets.loading import load_stop_ids, load_tokenizer, tokenizer_hash
+
+if TYPE_CHECKING:
+    from eyas.doctor.examination import Examination
+
+_OWN, _DOUBTFUL = 0.6, 0.8  # of the answers' tokens that the target itself prefers
+_THOUGHTS = ("<think>", "<|thinking|>")
+
+
+def check_tokenizer(exam: Examination) -> Outcome:
+    assert exam.target is not None
+    try:
+        here = tokenizer_hash(load_tokenizer(str(exam.target.folder), exam.exhibits.trust_remote_code))
+    except UserError as error:
+        text = " ".join(str(error).split())
+        return confirmed(
+            Fault("tokenizer-differs", "target", (Evidence(text),), "copy tokenizer.json and tokenizer_config.json again", 0.6)
+        )
+    faults = []
+    for name, wiring in (("draft", exam.draft.said if exam.draft else {}), ("dump", exam.dump.wiring if exam.dump else {})):
+        there = wiring.get("tokenizer_hash")
+        if isinstance(there, str) and there != here:
+            words = f"the {name} was made with tokenizer {there[:12]}, and the target's is {here[:12]}: the same text has other ids"
+            remedy = "use the tokenizer files that it was made with"
+            faults.append(Fault("tokenizer-differs", name, (Evidence(words),), remedy, 0.9, shadow=("template-differs", "text-foreign")))
+    return confirmed(*faults) if faults else ruled_out(f"every token has the id that was recorded ({here[:12]})")
+
+
+def check_bos(exam: Examination) -> Outcome:
+    """Doubled where a template writes it and a tokenizer adds it once more."""
+    tokenizer = exam.parts.tokenizer if exam.parts else None
+    if tokenizer is None or tokenizer.bos_token_id is None:
+        return untestable("the tokenizer has no begin-of-text token")
+    bos = int(tokenizer.bos_token_id)
+    starts = [sample.token_ids[:2].tolist() for sample in exam.samples if len(sample.token_ids) > 1]
+    twice = sum(start == [bos, bos] for start in starts)
+    if twice > 0.5 * len(starts):
+        text = f"{twice} of {len(starts)} texts begin with token {bos} twice"
+        remedy = "encode rendered chats without special tokens: the template writes the begin-of-text token itself"
+        return confirmed(Fault("bos-doubled", "dump", (Evidence(text, {"twice": twice, "texts": len(starts)}),), remedy, 0.8))
+    return ruled_out(f"{twice} of {len(starts)} texts begin with token {bos} twice")
+
+
+def check_own(exam: Examination) -> Outcome:
+    """By the target where it can run; else by the tokens that the dump stored as its own."""
+    samples = exam.samples[:32]
+    target = exam.loaded_target
+    hits = total = 0
+    for sample in samples:
+        rows = sample.answer_rows
+        ids = sample.token_ids
+        if target is not None and len(ids) and int(ids.min()) >= 0 and int(ids.max()) < target.vocab_size:
+            from eyas.capture.forward import capture_batch
+
+            said = capture_batch(target, [ids.tolist()], ())[0].top1
+        elif sample.top1 is not None and len(sample.top1) == len(ids):
+            said = sample.top1
+        else:
+            continue
+        hits += int((said[rows] == ids[rows + 1]).sum())
+        total += len(rows)
+    if not total:
+        return untestable("nothing says what the target itself would say here")
+    share = hits / total
+    numbers = {"own": share, "tokens": total}
+    if share >= _DOUBTFUL:
+        return ruled_out(f"the target itself prefers {percent(share)} of the answers' tokens", **numbers)
+    text = f"the target itself prefers {percent(share)} of {total} of the answers' tokens: the draft learns to foresee somebody else"
+    if share < _OWN and not exam.suspects("pair-shift", "mask-rule", "mask-shift", "tokenizer-differs", "target-changed"):
+        remedy = "let the target answer the prompts: eyas data regenerate; then capture and train on that"
+        return confirmed(Fault("text-foreign", "dump", (Evidence(text, numbers),), remedy, 0.7))
+    return suspected(text, **numbers)
+
+
+def check_rendering(exam: Examination) -> Outcome:
+    """Marks of another template: answers that the template's own opening does not stand before, or empty thoughts."""
+    from eyas.doctor.replay.dump_mask import answers, marks_of
+
+    target = exam.parts
+    if target is None or target.tokenizer is None:
+        return untestable("the target's tokenizer cannot be read")
+    header, stops = marks_of(exam)
+    if header is None or not stops:
+        return untestable("the target's template does not show where an answer begins and ends")
+    samples = exam.samples[:64]
+    without = [sample.id for sample in samples if not answers(sample.token_ids.tolist(), header, stops)]
+    if len(without) > 0.5 * len(samples):
+        text = f"in {len(without)} of {len(samples)} texts the tokens with which the template opens an answer are not found"
+        return confirmed(Fault("template-differs", "dump", (Evidence(text),), _RENDER, 0.6, shadow=("dump-changed",)))
+    thoughts = sum(any(mark in target.tokenizer.decode(sample.token_ids) for mark in _THOUGHTS) for sample in samples)
+    text = f"{len(samples) - len(without)} of {len(samples)} texts have an answer where the template opens one; {thoughts} hold a thought"
+    return ruled_out(text, thoughts=thoughts)
+
+
+_RENDER = "render the chats with the served template and capture again: eyas data prepare"
+
+
+def check_data(exam: Examination) -> Outcome:
+    """Every chat of --data through the target's template."""
+    data = exam.exhibits.data
+    assert data is not None
+    assert exam.target is not None
+    if data.is_dir():
+        return ruled_out("the chats are prepared already")
+    try:
+        tokenizer = load_tokenizer(str(exam.target.folder), exam.exhibits.trust_remote_code)
+        renderer = ChatRenderer(tokenizer, load_stop_ids(str(exam.target.folder), tokenizer), 4096)
+        chats = list(read_chats(data))
+    except UserError as error:
+        fault = Fault(
+            "data-broken", "data", (Evidence(" ".join(str(error).split())),), "mend the file: one JSON object with messages a line", 0.7
+        )
+        return confirmed(fault)
+    refused = []
+    for chat in chats:
+        try:
+            renderer.render(chat)
+        except SkippedChat as reason:
+            refused.append(f"chat {chat.id}: {reason}")
+    prompts_only = sum("no answer" in words or "assistant" in words for words in refused)
+    if len(refused) > 0.5 * len(chats) and prompts_only < len(refused):
+        text = f"{len(refused)} of {len(chats)} chats cannot be rendered, such as {refused[0]}"
+        return confirmed(Fault("data-broken", "data", (Evidence(text),), "mend the roles and turns that the template refuses", 0.7))
+    if refused:
+        return suspected(f"{len(refused)} of {len(chats)} chats cannot be rendered, such as {refused[0]}")
+    return ruled_out(f"{len(chats)} chats are rendered")

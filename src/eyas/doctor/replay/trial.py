@@ -1,0 +1,91 @@
+"""Fixes tried in memory: the best one that is decisively better than the draft as it is becomes the draft on the bench."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, percent, ruled_out, untestable
+from eyas.doctor.replay.bench import Bench
+from eyas.doctor.replay.measuring import Comparison, compare
+from eyas.doctor.replay.subject import Subject
+
+if TYPE_CHECKING:
+    from eyas.doctor.examination import Examination
+
+_HOPELESS = -0.02  # nats on the search rows: no more rows are spent on what is worse by so much
+
+
+@dataclass(frozen=True)
+class Option:
+    """A fix: what it is in words, the draft with it, what the user is to do, and the code if it is not the hypothesis' own."""
+
+    what: str
+    subject: Subject
+    remedy: str
+    code: str | None = None
+
+
+def bench_of(exam: Examination) -> Bench:
+    bench = exam.bench
+    assert bench is not None, "the hypothesis needs a replay"
+    return bench
+
+
+def try_options(
+    exam: Examination,
+    code: str,
+    options: Sequence[Option],
+    *,
+    step: int = 0,
+    suspected: bool = False,
+    factor: float = 1.0,
+    shadow: tuple[str, ...] = (),
+) -> Outcome:
+    """Args:
+    step: by which the fix is judged; at step 1 the first step must not get worse.
+    factor: how many times as accurate as before it must be: more than 1 for fixes that also give the draft more to know.
+    """
+    bench = bench_of(exam)
+    if not options:
+        return untestable("there is nothing else to try for this draft")
+    before = bench.results(bench.subject, step + 1)
+    hopeful = _screened(bench, options, step)
+    tried = {option.what: compare(bench.results(option.subject, step + 1)[step], before[step]) for option in hopeful}
+    good = [option for option in hopeful if _takes(tried[option.what], suspected, factor)]
+    figures = {what: round(item.after, 4) for what, item in tried.items()}
+    if not good:
+        text = f"as it is, step {step} is right on {percent(before[step].accuracy)} of {len(before[step].hits)} rows; nothing else tried is better"
+        return ruled_out(text, as_given=before[step].accuracy, tried=figures)
+    best = max(good, key=lambda option: (tried[option.what].after, tried[option.what].nats))
+    won = tried[best.what]
+    bench.adopt(best.subject)
+    which = "" if step == 0 else f" at step {step}"
+    text = f"{best.what}: with the fix, accuracy{which} {percent(won.before)} -> {percent(won.after)} on {len(before[step].hits)} rows"
+    numbers = {"before": won.before, "after": won.after, "nats": won.nats, "p": won.p, "tried": figures}
+    return confirmed(
+        Fault(best.code or code, "draft", (Evidence(text, numbers),), best.remedy, weight_of(won), verified=True, shadow=shadow)
+    )
+
+
+def weight_of(won: Comparison) -> float:
+    """A fix that explains more comes first; all that were measured come before what was only read."""
+    return min(0.99, 0.9 + 0.09 * max(0.0, won.gain))
+
+
+def _screened(bench: Bench, options: Sequence[Option], step: int) -> list[Option]:
+    if len(options) < 3:
+        return list(options)
+    base = bench.screened(bench.subject, step + 1)
+    found = []
+    for option in options:
+        nats = compare(bench.screened(option.subject, step + 1), base).nats
+        if nats > _HOPELESS:
+            found.append((nats, option))
+    found.sort(key=lambda item: -item[0])
+    return [option for _, option in found[:3]]
+
+
+def _takes(item: Comparison, suspected: bool, factor: float) -> bool:
+    return item.decisive(suspected) and item.after >= factor * item.before

@@ -1,0 +1,52 @@
+"""Which tokens the rows of lm_head really mean, judged by when each row is preferred."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, percent, ruled_out, untestable
+from eyas.doctor.replay.trial import Option, bench_of, try_options
+from eyas.doctor.vocab_map import repairs, token_of_rows
+
+if TYPE_CHECKING:
+    from eyas.doctor.examination import Examination
+
+_SUSPECTS = ("map-broken", "map-absolute", "map-other", "map-missing", "files-mixed")
+_POOR = 0.7  # of the target's tokens, below which a vocabulary is called too small for these texts
+
+
+def try_maps(exam: Examination) -> Outcome:
+    """The usual mistakes undone, one by one; and the map that the texts themselves suggest."""
+    bench = bench_of(exam)
+    subject = bench.subject
+    if subject.config.full_vocabulary and bool((subject.tensors["d2t"] == 0).all()):
+        return ruled_out("the draft knows the whole vocabulary, and its ids are the target's")
+    options = []
+    for repair in repairs(exam, subject.tensors["d2t"], subject.config):
+        if not torch.equal(repair.ids, subject.ids):
+            options.append(Option(repair.what, subject.mapped(repair.ids), repair.remedy, repair.code))
+    seen = token_of_rows(bench.results(subject)[0], subject)
+    if seen is not None:
+        words = "rows mean the tokens for which they are preferred in these texts"
+        options.append(Option(words, subject.mapped(seen), "rebuild d2t from the checkpoint that lm_head was trained with", "map-other"))
+    return try_options(exam, "map-other", options, suspected=exam.suspects(*_SUSPECTS))
+
+
+def coverage(exam: Examination) -> Outcome:
+    bench = bench_of(exam)
+    config = bench.subject.config
+    if config.full_vocabulary:
+        return ruled_out("the draft knows the whole vocabulary")
+    label = bench.results(bench.subject)[0].label
+    known = torch.isin(label, bench.subject.ids)
+    share = float(known.float().mean())
+    exam.measured["coverage"] = share
+    text = f"{percent(share)} of {len(label)} tokens that the target says here are among the draft's {config.draft_vocab_size}"
+    if exam.suspects(*_SUSPECTS):
+        return untestable("the map itself is wrong")
+    if share < _POOR:
+        remedy = "train with a vocabulary counted on texts like these, or the full one: acceptance cannot exceed this share"
+        return confirmed(Fault("map-coverage", "draft", (Evidence(text, {"share": share}),), remedy, 0.6))
+    return ruled_out(text, share=share)

@@ -1,0 +1,99 @@
+"""What servers reported, as outcomes: figures that cannot be, figures of another definition, and a fall over time."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, ruled_out, suspected, untestable
+from eyas.doctor.reading_files import Told, read_log, read_metrics
+from eyas.doctor.readings import Reading
+from eyas.errors import UserError
+
+if TYPE_CHECKING:
+    from eyas.doctor.examination import Examination
+
+_DRIFT = 0.08  # of the drafts a round that must be lost between the first and the last third
+
+
+def told(exam: Examination) -> Told:
+    match = re.fullmatch(r"\s*([a-z-]+)\s*==\s*(\S+)\s*", exam.exhibits.engine or "")
+    return Told(match[1], match[2]) if match else Told()
+
+
+def readings(exam: Examination) -> tuple[Reading, ...]:
+    """Raises UserError if a file holds no figures."""
+    found: list[Reading] = []
+    if exam.exhibits.metrics is not None:
+        found += read_metrics(exam.exhibits.metrics, told(exam))
+    if exam.exhibits.log is not None:
+        found.append(read_log(exam.exhibits.log, told(exam)).reading)
+    exam.measured.setdefault("reported", [reading.to_json() for reading in found])
+    return tuple(found)
+
+
+def rates_of(exam: Examination) -> list[tuple[str, list[float], float | None]]:
+    """For the signatures: a name, conditional rates by position as far as they are values, and the length."""
+    try:
+        found = readings(exam)
+    except UserError:
+        return []
+    out = []
+    for reading in found:
+        rates = [item.value for item in reading.conditional if item is not None and item.value is not None]
+        length = reading.acceptance_length.value if reading.acceptance_length is not None else None
+        out.append((reading.engine, rates, length))
+    return out
+
+
+def draft_tokens(exam: Examination) -> int | None:
+    try:
+        return max((reading.num_draft_tokens or 0 for reading in readings(exam)), default=0) or None
+    except UserError:
+        return None
+
+
+def impossible(exam: Examination) -> Outcome:
+    return _oddities(
+        exam, "impossible", "metric-impossible", "read the server's own counters again: emitted, accepted and rounds, each by itself"
+    )
+
+
+def definitions(exam: Examination) -> Outcome:
+    return _oddities(exam, "other definition", "metric-definition", "compare in per-position terms only, as this report does")
+
+
+def _oddities(exam: Examination, kind: str, code: str, remedy: str) -> Outcome:
+    found = readings(exam)
+    odd = [(reading, item) for reading in found for item in reading.oddities if item.kind == kind]
+    if odd:
+        evidence = tuple(
+            Evidence(f"{reading.engine}: {item.what}: {item.got}; {item.allowed}", {"got": item.got}) for reading, item in odd[:4]
+        )
+        return confirmed(Fault(code, "metrics", evidence, remedy, 0.6))
+    names = ", ".join(
+        f"{reading.engine} {reading.acceptance_length.value:.2f}"
+        for reading in found
+        if reading.acceptance_length and reading.acceptance_length.value
+    )
+    return ruled_out(f"the figures agree with each other: acceptance length {names or 'not stated'}")
+
+
+def drift(exam: Examination) -> Outcome:
+    assert exam.exhibits.log is not None
+    lengths = read_log(exam.exhibits.log, told(exam)).lengths
+    if len(lengths) < 9:
+        return untestable(f"the log has {len(lengths)} lines on acceptance, too few for a trend")
+    third = len(lengths) // 3
+    parts = [lengths[:third], lengths[third:-third], lengths[-third:]]
+    first, middle, last = (sum(part) / len(part) for part in parts)
+    spread = (
+        sum((one - first) ** 2 for one in parts[0]) / len(parts[0]) + sum((one - last) ** 2 for one in parts[2]) / len(parts[2])
+    ) ** 0.5
+    numbers = {"first": first, "middle": middle, "last": last, "lines": len(lengths)}
+    text = f"acceptance length went from {first:.2f} over {middle:.2f} to {last:.2f} in {len(lengths)} lines of the log"
+    drop = first - last
+    if drop > max(_DRIFT * max(first - 1, 0.05), 2.5 * spread / third**0.5) and first >= middle - 0.01 >= last - 0.02:
+        remedy = "restart and compare; if it comes back, switch the prefix cache off: stale blocks, or weights that are updated without the draft"
+        return confirmed(Fault("drift", "server", (Evidence(text, numbers),), remedy, 0.6))
+    return suspected(text, **numbers) if drop > 0.2 * max(first - 1, 0.05) else ruled_out(text, **numbers)

@@ -1,0 +1,192 @@
+"""What weights show by themselves and beside the target's: norms, constants, noise, RoPE tables, embedding and head."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, percent, ruled_out, suspected, untestable
+from eyas.doctor.opening.headers import FLOATS
+
+if TYPE_CHECKING:
+    from eyas.doctor.examination import Examination
+
+_SAMPLED = 1 << 22  # numbers of a tensor that are looked at
+_ABSURD = 1e4
+_RESTORE = "restore this tensor from the checkpoint that was trained"
+
+
+def norm_means(exam: Examination) -> dict[str, float]:
+    """The mean weight of every norm but those of heads, which may lie anywhere."""
+    found = {}
+    for name, tensor in exam.tensors.items():
+        norm = tensor.ndim == 1 and tensor.is_floating_point() and ("norm" in name) and ".self_attn." not in name
+        if norm and bool(torch.isfinite(tensor.float()).all()):
+            found[name] = float(tensor.float().mean())
+    return found
+
+
+def finite(exam: Examination) -> Outcome:
+    problems = []
+    for name, tensor in exam.tensors.items():
+        if not tensor.is_floating_point():
+            continue
+        values = tensor.float()
+        bad = int((~torch.isfinite(values)).sum())
+        if bad:
+            problems.append(Evidence(f"{name} holds NaN or infinity in {bad} of {values.numel()} places", {"tensor": name, "places": bad}))
+        elif values.numel() and float(values.abs().max()) > _ABSURD:
+            problems.append(
+                Evidence(f"{name} reaches {float(values.abs().max()):.3g}: half precision overflows at 65504", {"tensor": name})
+            )
+    if problems:
+        remedy = "the training diverged or a cast overflowed: go back to a checkpoint before, or export in bf16"
+        shadow = ("not-loadable", "norm-convention", "head-foreign", "embedding-foreign", "weights-untrained")
+        return confirmed(Fault("weights-not-finite", "draft", tuple(problems[:4]), remedy, 0.93, shadow=shadow))
+    return ruled_out(f"all {len(exam.tensors)} tensors are finite and of usual size")
+
+
+def untrained(exam: Examination) -> Outcome:
+    """Constants and zeros; equal rows; fresh noise is told by the comparison with the target."""
+    problems = []
+    for name, tensor in exam.tensors.items():
+        if name in ("d2t", "t2d") or not tensor.is_floating_point() or tensor.numel() < 2:
+            continue
+        values = tensor.float().flatten()[:_SAMPLED]
+        if not bool(torch.isfinite(values).all()):
+            continue
+        spread, mean = float(values.std()), float(values.abs().mean())
+        if tensor.ndim >= 2 and spread == 0.0:
+            problems.append(Evidence(f"every number of {name} is {float(values[0]):g}", {"tensor": name}))
+        elif tensor.ndim == 1 and mean == 0.0 and "norm" in name:
+            problems.append(Evidence(f"{name} is all zeros: nothing passes this norm", {"tensor": name}))
+        elif tensor.ndim == 2:
+            rows = tensor.float()[: 1 << 14]
+            zero = float((rows == 0).all(-1).float().mean())
+            if zero > 0.02 and name.startswith(("fc", "midlayer", "lm_head")):
+                problems.append(Evidence(f"{percent(zero)} of the rows of {name} are zero", {"tensor": name, "share": zero}))
+    if problems:
+        return confirmed(
+            Fault("weights-untrained", "draft", tuple(problems[:4]), _RESTORE, 0.8, shadow=("head-foreign", "embedding-foreign"))
+        )
+    return ruled_out("no weight is constant or empty")
+
+
+def stored_frequencies(exam: Examination) -> Outcome:
+    """RoPE's frequencies as transformers works them out of the config, against stored and recorded ones."""
+    from eyas.doctor.opening.lenient import lenient_config
+    from eyas.draft.layer import DraftLayer
+    from eyas.errors import UserError
+
+    draft = exam.draft
+    assert draft is not None
+    if "fc.weight" not in exam.tensors:
+        return untestable("the draft's weights cannot be read")
+    recorded = draft.said.get("rope_inv_freq")
+    stored = _stored_inv_freq(exam)
+    if stored is None and not (isinstance(recorded, list) and all(isinstance(one, int | float) for one in recorded)):
+        return untestable("no frequencies were stored or recorded")
+    try:
+        config = lenient_config(exam)[0]
+        with torch.device("cpu"):
+            exact = DraftLayer(config).rope.inv_freq.float() if config.hidden_size <= 1024 else _frequencies(config)
+    except (UserError, KeyError, ValueError, TypeError) as error:
+        return untestable(f"the config's RoPE cannot be worked out: {type(error).__name__}: {error}")
+    there = torch.tensor(recorded, dtype=torch.float32) if isinstance(recorded, list) else stored
+    assert there is not None
+    where = "the wiring" if isinstance(recorded, list) else "the weights"
+    if there.shape != exact.shape or not torch.allclose(there, exact, rtol=1e-2 if where == "the weights" else 1e-4, atol=0):
+        text = f"{where} has the frequencies {_few(there)}, and config.json gives {_few(exact)}"
+        scaled = config.rope_parameters.get("rope_type", "default") != "default" or (there.shape == exact.shape and not _is_power(there))
+        code = "rope-scaling" if scaled else "rope-theta"
+        remedy = "set rope_theta and scaling back to what the draft was trained with"
+        return confirmed(Fault(code, "draft", (Evidence(text),), remedy, 0.74, shadow=("not-loadable",)))
+    return ruled_out(f"config.json gives the frequencies of {where}: {_few(exact)}")
+
+
+def _frequencies(config: object) -> torch.Tensor:
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    return LlamaRotaryEmbedding(config.layer_config()).inv_freq.float()  # type: ignore[attr-defined]
+
+
+def _stored_inv_freq(exam: Examination) -> torch.Tensor | None:
+    from safetensors import SafetensorError, safe_open
+
+    assert exam.draft is not None
+    for key, info in exam.draft.weights.tensors.items():
+        if key.endswith("rotary_emb.inv_freq") and info.dtype in FLOATS:
+            try:
+                with safe_open(exam.draft.folder / info.file, framework="pt") as opened:
+                    return opened.get_tensor(key).float()
+            except (OSError, SafetensorError):
+                return None
+    return None
+
+
+def _is_power(frequencies: torch.Tensor) -> bool:
+    """Unscaled frequencies fall by the same factor each."""
+    ratio = frequencies[1:] / frequencies[:-1]
+    return bool(torch.allclose(ratio, ratio[:1].expand_as(ratio), rtol=1e-3))
+
+
+def _few(values: torch.Tensor) -> str:
+    return "[" + ", ".join(f"{value:.4g}" for value in values[:3].tolist()) + f", ... {float(values[-1]):.4g}]"
+
+
+@torch.no_grad()
+def compare_embedding(exam: Examination) -> Outcome:
+    """The draft's own embedding beside the target's table."""
+    own, parts = exam.tensors.get("embed_tokens.weight"), exam.parts
+    if own is None or parts is None:
+        return untestable("the draft has no embedding of its own, or the target's cannot be read")
+    theirs = parts.embed.get_parameter("weight") if hasattr(parts.embed, "weight") else None
+    if theirs is None or theirs.shape != own.shape:
+        return suspected("the draft's embedding is of another shape than the target's: it was trained apart")
+    cosine_V = torch.nn.functional.cosine_similarity(own.float(), theirs.float(), dim=-1)
+    alike = float((cosine_V > 0.9).float().mean())
+    numbers = {"alike": alike, "mean_cosine": float(cosine_V.mean())}
+    if alike > 0.98:
+        scale = float((own.float().norm(dim=-1) / theirs.float().norm(dim=-1).clamp_min(1e-9)).median())
+        if abs(scale - 1) > 0.05:
+            return suspected(f"the draft's embedding is the target's, {scale:.3g} times as long", scale=scale, **numbers)
+        return ruled_out(f"{percent(alike)} of the embedding's rows are the target's", **numbers)
+    shadow = ("not-loadable",)
+    if alike > 0.02:
+        bad = (cosine_V <= 0.9).nonzero().flatten()
+        text = f"{len(bad)} of {len(own)} rows of the draft's embedding are not the target's (ids {int(bad[0])} to {int(bad[-1])}), the others are"
+        return confirmed(Fault("embedding-foreign", "draft", (Evidence(text, numbers),), _SHARE, 0.8, shadow=shadow))
+    norms = own.float().norm(dim=-1)
+    text = f"the draft's embedding has nothing of the target's: mean cosine of its rows {numbers['mean_cosine']:.3f}"
+    even = float(norms.std() / norms.mean().clamp_min(1e-9))
+    if even < 0.2:
+        text += f"; its rows are of nearly equal length (spread {even:.2f}), as fresh noise is"
+        return confirmed(
+            Fault("embedding-foreign", "draft", (Evidence(text, numbers),), _SHARE, 0.7, shadow=(*shadow, "weights-untrained"))
+        )
+    return suspected(text, **numbers)
+
+
+_SHARE = "leave embed_tokens out of the export, so that every engine shares the target's; or restore the trained one"
+
+
+@torch.no_grad()
+def compare_head(exam: Examination) -> Outcome:
+    """Fresh noise has rows of equal length, in no direction that tokens share."""
+    head, parts = exam.tensors.get("lm_head.weight"), exam.parts
+    if head is None or parts is None or head.ndim != 2:
+        return untestable("there is no lm_head to compare, or the target's cannot be read")
+    rows = head.float()[: 1 << 15]
+    if not bool(torch.isfinite(rows).all()):
+        return untestable("lm_head is not finite")
+    norms = rows.norm(dim=-1)
+    spread = float(norms.std() / norms.mean().clamp_min(1e-9))
+    noise = (2 * rows.shape[1]) ** -0.5  # spread of the lengths of Gaussian rows
+    common = float(rows.mean(0).norm() / norms.mean().clamp_min(1e-9))
+    numbers = {"spread": spread, "of_noise": noise, "common": common}
+    if spread < 1.3 * noise and common < 2.5 * len(rows) ** -0.5:
+        text = f"rows of lm_head are of equal length (spread {spread:.3f}, noise has {noise:.3f}) and share no direction: it is fresh noise"
+        fault = Fault("head-foreign", "draft", (Evidence(text, numbers),), _RESTORE, 0.85, shadow=("not-loadable", "map-other"))
+        return confirmed(fault)
+    return ruled_out(f"rows of lm_head are of unequal length (spread {spread:.3f}; noise has {noise:.3f})", **numbers)
