@@ -23,13 +23,18 @@ METRIC = Finding("metric-impossible", "R", "cannot be true", "metrics", (Evidenc
 _ASKED_BY = {"taps-shifted": "taps-other"}  # the search for other taps may find a shift
 
 
+def reading(first: float) -> dict[str, Any]:
+    values = [{"value": value, "low": 0.0, "high": 1.0} for value in (first, 0.2)]
+    return {"acceptance_length": {"value": 1.3}, "conditional": values}
+
+
 class Doctor:
     """Stands for the examination: it says what it is told to, of the codes that are not skipped, and keeps what it was asked."""
 
     def __init__(self) -> None:
         self.asked: list[Options] = []
         self.findings: tuple[Finding, ...] = (TAPS,)
-        self.measured: dict[str, Any] = {"accuracy": 0.341, "reported_acceptance": [0.30, 0.2]}
+        self.measured: dict[str, Any] = {"accuracy": 0.341, "reported": [reading(0.30)]}
         self.suspect = True
 
     def __call__(self, exhibits: Exhibits, options: Options) -> Diagnosis:
@@ -103,13 +108,13 @@ def test_a_changed_draft_is_examined_anew_and_what_moved_is_told(tmp_path, docto
     case = Case(tmp_path / "case")
     examine_for(case, exhibits, Options())
     edit(exhibits, "draft")
-    doctor.findings, doctor.measured, doctor.suspect = (), {"accuracy": 0.769, "reported_acceptance": [0.31, 0.2]}, True
+    doctor.findings, doctor.measured, doctor.suspect = (), {"accuracy": 0.769, "reported": [reading(0.31)]}, True
     value, event = examine_for(case, exhibits, Options(), "ids [-1, 2, 30]")
     moved = event.value["moved"]
     assert value["verdict"] == "healthy"
     assert moved[0] == "changed: draft"
     assert "accuracy 0.341 -> 0.769" in moved
-    assert "reported acceptance 0.30/0.20 -> 0.31/0.20" in moved
+    assert "reported acceptance by position 0.300/0.200 -> 0.310/0.200" in moved
     assert "gone: taps-shifted (draft)" in moved
     assert any(line.endswith("confirmed -> ruled out") for line in moved)
     assert any(line.endswith("still suspected") for line in moved)

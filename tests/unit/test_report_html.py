@@ -59,10 +59,13 @@ def diagnosis(**changes: object) -> Diagnosis:
         "measured": {
             "accuracy": 0.769,
             "slot_matrix": {"boundaries": ["embed", "layer:0"], "accuracy": [[0.2, 0.7], [0.4, None], [0.5, 0.5]]},
-            "expected_acceptance": [0.8, 0.6],
-            "reported_acceptance": [0.3, 0.2],
-            "reported_low": [0.28, 0.18],
-            "reported_high": [0.32, 0.22],
+            "expected": {"conditional": [0.8, 0.6], "unconditional": [0.8, 0.48]},
+            "reported": [
+                {
+                    "conditional": [{"value": 0.3, "low": 0.28, "high": 0.32}, {"value": 0.2, "low": 0.18, "high": 0.22}],
+                    "unconditional": [{"value": 0.3, "low": 0.28, "high": 0.32}, {"value": 0.06, "low": 0.05, "high": 0.07}],
+                }
+            ],
         },
         "notes": ("a note",),
         "exhibits": {"draft": "folder"},
@@ -113,6 +116,17 @@ def test_wires_lead_from_states_to_slots(text):
     assert kinds == ["wire declared", "wire found", "wire right", "wire right"]
     heights = [float(part.get("height")) for part in chart.iter("rect")]
     assert heights == [0.8 * 180, 0.3 * 180, 0.6 * 180, 0.2 * 180]
+
+
+def test_bounds_are_drawn_where_a_server_gives_its_mean_alone():
+    bounds = [{"value": None, "low": 0.2, "high": 0.6}, {"value": None, "low": 0.0, "high": 0.3}]
+    reported = [{"conditional": [], "unconditional": bounds}]
+    text = page(diagnosis(measured={"reported": reported, "expected": {"unconditional": [0.7, 0.5]}}).to_json())
+    assert "Acceptance by position, of all rounds" in text
+    chart = drawings(text)[1]
+    ranges = [part for part in chart.iter("line") if part.get("class") == "range"]
+    assert [(float(part.get("y1")), float(part.get("y2"))) for part in ranges] == [(144.0, 72.0), (180.0, 126.0)]
+    assert len(list(chart.iter("rect"))) == 2
 
 
 def test_the_best_state_of_each_slot_is_framed(text):

@@ -142,20 +142,27 @@ def what_moved(before: Mapping[str, Any], inputs: Mapping[str, str], now: Mappin
 
 
 def _figures_moved(old: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    lines = []
-    for name, value in now.items():
-        past = old.get(name)
-        both = isinstance(value, float) and isinstance(past, float)
-        if both and abs(value - past) > 0.0005:
-            lines.append(f"{name.replace('_', ' ')} {past:.3f} -> {value:.3f}")
-        lists = isinstance(value, list) and isinstance(past, list) and value and past and value != past
-        if lists and all(isinstance(part, float) for part in (*value, *past)):
-            lines.append(f"{name.replace('_', ' ')} {_row(past)} -> {_row(value)}")
+    past, lines = _figures(old), []
+    for name, values in _figures(now).items():
+        before = past.get(name)
+        if before and values and any(abs(a - b) > 0.0005 for a, b in zip(before, values, strict=False)):
+            lines.append(f"{name} {_row(before)} -> {_row(values)}")
     return lines
 
 
+def _figures(measured: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Shares and lengths by name; the server's first reading among them."""
+    found = {name.replace("_", " "): [value] for name, value in measured.items() if isinstance(value, float)}
+    readings = measured.get("reported") or []
+    if readings and isinstance(readings[0], Mapping):
+        length = (readings[0].get("acceptance_length") or {}).get("value")
+        rates = [item["value"] for item in readings[0].get("conditional") or () if item and item.get("value") is not None]
+        found |= {"reported acceptance length": [length] if length else [], "reported acceptance by position": rates}
+    return found
+
+
 def _row(values: list[float]) -> str:
-    return "/".join(f"{value:.2f}" for value in values)
+    return "/".join(f"{value:.3f}" for value in values)
 
 
 def _answers_turned(old: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[str]:

@@ -2,9 +2,9 @@
 
 It is made from the diagnosis's JSON, so that a kept one can be shown as well. Of `measured` it draws, where they are there:
 
-    slot_matrix           {"boundaries": [name, ...], "accuracy": [[share or None, ...] for each slot]}
-    expected_acceptance   conditional rates by position that the replay predicts
-    reported_acceptance   those that the server reported; `reported_low` and `reported_high` are their bounds
+    slot_matrix   {"boundaries": [name, ...], "accuracy": [[share or None, ...] for each slot]}   (`doctor.slot_matrix`)
+    expected      acceptance that the replay predicts (`evaluate.acceptance`)
+    reported      the servers' own figures, in the same terms (`doctor.readings`); the first one is drawn
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ def page(report: Mapping[str, Any]) -> str:
             height=_HEIGHT,
             right=_RIGHT,
             bars=bars,
+            rate=rate_of(report.get("measured", {})),
             chart_width=_CHART_LEFT + _CHART_STEP * max(1, len(bars)) + 20,
             chart_height=_CHART_HEIGHT,
             ticks=[(share, _CHART_HEIGHT * (1 - share / 100)) for share in (0, 25, 50, 75, 100)],
@@ -156,14 +157,28 @@ def _lines(slots: Sequence[Mapping[str, Any]], states: Sequence[Box], inputs: Se
 
 
 def _bars(measured: Mapping[str, Any]) -> list[Bar]:
-    rows = [measured.get(name) or [] for name in ("expected_acceptance", "reported_acceptance", "reported_low", "reported_high")]
+    rate = rate_of(measured)
+    expected: list[float | None] = (measured.get("expected") or {}).get(rate) or []
+    reported: list[Mapping[str, Any] | None] = _first_reading(measured).get(rate) or []
     bars = []
-    for place in range(max(map(len, rows), default=0)):
-        expected, reported, low, high = (row[place] if place < len(row) else None for row in rows)
-        words = f"position {place}: expected {_percent(expected)}, reported {_percent(reported)}"
-        heights = [_pixels(value) for value in (expected, reported, low, high)]
+    for place in range(max(len(expected), len(reported))):
+        wanted = expected[place] if place < len(expected) else None
+        seen = (reported[place] if place < len(reported) else None) or {}
+        words = f"position {place}: expected {_percent(wanted)}, reported {_percent(seen.get('value'))}"
+        heights = [_pixels(value) for value in (wanted, seen.get("value"), seen.get("low"), seen.get("high"))]
         bars.append(Bar(_CHART_LEFT + _CHART_STEP * place, str(place), *heights, words=words))
     return bars
+
+
+def rate_of(measured: Mapping[str, Any]) -> str:
+    """Conditional rates are drawn where the server's figures give any; bounds on the unconditional ones where they do not."""
+    reading = _first_reading(measured)
+    return "conditional" if not reading or any(reading.get("conditional") or ()) else "unconditional"
+
+
+def _first_reading(measured: Mapping[str, Any]) -> Mapping[str, Any]:
+    readings = measured.get("reported") or [{}]
+    return readings[0] if isinstance(readings[0], Mapping) else {}
 
 
 def _pixels(share: float | None) -> float | None:
