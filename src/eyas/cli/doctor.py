@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from eyas.cli import doctor_case
 from eyas.cli.options import JsonOption, TrustRemoteCode, emit
+
+if TYPE_CHECKING:
+    from eyas.doctor.exhibits import Exhibits, Options
+    from eyas.doctor.fix import FixReport
 
 _ENGINE = "What serves the draft: vllm==V or sglang==V (judged without running it), or embedded (run)."
 _DEPTH = "How deep: static (configs and headers), weights, replay (real text), live (the embedded engine, figures)."
 
+app = typer.Typer(rich_markup_mode=None)
+app.add_typer(doctor_case.app, name="case")
 
+
+@app.callback(invoke_without_command=True)
 def command(
+    context: typer.Context,
     target: Annotated[
         str | None, typer.Option(help="The target: a folder or a hub id; its layers may be absent if a dump is given.")
     ] = None,
@@ -29,6 +39,11 @@ def command(
     budget: Annotated[float | None, typer.Option(help="Minutes after which no further test begins.")] = None,
     rows: Annotated[int, typer.Option(help="Rows of real text to replay.")] = 3000,
     plan: Annotated[bool, typer.Option("--plan", help="Print what would be tested, and run nothing.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write the report as one HTML page to this file, too.")] = None,
+    case: Annotated[Path | None, typer.Option(help="Keep this run in a case file (a folder), and test only what changed since.")] = None,
+    note: Annotated[str, typer.Option(help="What is new about this run, for the case file.")] = "",
+    fix: Annotated[bool, typer.Option("--fix", help="Write the mended draft to --out and examine it again.")] = False,
+    out: Annotated[Path | None, typer.Option(help="The folder for the mended draft.")] = None,
     trust_remote_code: TrustRemoteCode = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -36,30 +51,97 @@ def command(
 
     Exit status 0 if nothing is wrong (or the draft is merely weak), 1 if a fault was found.
     """
+    if context.invoked_subcommand is not None:
+        return
     from eyas.doctor.exhibits import Exhibits, Options
     from eyas.doctor.hypothesis import DEPTHS
     from eyas.errors import UserError
 
     if depth not in DEPTHS:
         raise UserError("--depth is not known", got=depth, allowed=", ".join(DEPTHS))
+    _check_together(case=case, note=note, fix=fix, out=out)
     exhibits = Exhibits(target, draft, dump, data, engine, metrics, log, trust_remote_code)
-    depths = DEPTHS[: DEPTHS.index(depth) + 1]
-    options = Options(depths, _names(only), _names(skip), budget, rows)
+    options = Options(DEPTHS[: DEPTHS.index(depth) + 1], _names(only), _names(skip), budget, rows)
     if plan:
         _plan(exhibits, options, as_json)
-        return
-    from eyas.doctor import diagnose
+    elif fix:
+        assert out is not None
+        _fix(exhibits, options, out, html, as_json)
+    elif case is not None:
+        _keep(exhibits, options, case, note, html, as_json)
+    else:
+        _examine(exhibits, options, html, as_json)
 
-    found = diagnose(exhibits, options)
+
+def _check_together(*, case: Path | None, note: str, fix: bool, out: Path | None) -> None:
+    from eyas.errors import UserError
+
+    if fix != (out is not None):
+        raise UserError("--fix and --out go together", remedy="eyas doctor --target T --draft D --fix --out MENDED")
+    if note and case is None:
+        raise UserError("--note is for a case file", remedy="name one with --case")
+    if fix and case is not None:
+        raise UserError("--fix and --case do not go together", remedy="mend first, then examine the mended draft with --case")
+
+
+def _examine(exhibits: Exhibits, options: Options, html: Path | None, as_json: bool) -> None:
+    from rich.console import Console
+
+    from eyas.doctor.runner import examine
+    from eyas.doctor.terminal import show
+
+    found, exam = examine(exhibits, options)
+    if html is not None:
+        from eyas.doctor.slot_matrix import slot_matrix
+
+        exam.measured["slot_matrix"] = slot_matrix(exam)
+        _write_page(html, found.to_json())
     if as_json:
         emit(found.to_json(), True)
     else:
-        from rich.console import Console
-
-        from eyas.doctor.terminal import show
-
         show(found, Console(highlight=False))
     raise typer.Exit(found.exit_status)
+
+
+def _keep(exhibits: Exhibits, options: Options, folder: Path, note: str, html: Path | None, as_json: bool) -> None:
+    from eyas.doctor.case import Case, examine_for
+    from eyas.doctor.case_story import told
+
+    value, event = examine_for(Case(folder), exhibits, options, note)
+    _write_page(html, value)
+    if as_json:
+        emit({**value, "run": event.number, "moved": event.value["moved"]}, True)
+    else:
+        print("\n".join(told(event)))
+    raise typer.Exit(1 if value["verdict"] == "fault" else 0)
+
+
+def _fix(exhibits: Exhibits, options: Options, out: Path, html: Path | None, as_json: bool) -> None:
+    from eyas.doctor.fix import fix
+
+    report = fix(exhibits, options, out)
+    last = report.before if report.after is None else report.after
+    _write_page(html, last.to_json())
+    if as_json:
+        emit(report.to_json(), True)
+    else:
+        print("\n".join(_fix_lines(report)))
+    raise typer.Exit(last.exit_status)
+
+
+def _fix_lines(report: FixReport) -> list[str]:
+    if report.after is None:
+        return list(report.notes)
+    lines = [f"before: {report.before.verdict}. {report.before.summary}", f"after:  {report.after.verdict}. {report.after.summary}"]
+    lines += [f"mended: {', '.join(report.mended) or 'nothing'}", *([f"left:   {', '.join(report.left)}"] if report.left else [])]
+    return [*lines, *(f"note:   {note}" for note in report.notes), "", report.diff]
+
+
+def _write_page(path: Path | None, value: dict[str, Any]) -> None:
+    if path is not None:
+        from eyas.doctor.report_html import write_html
+
+        write_html(path, value)
 
 
 def _names(text: str | None) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ def story(case: Case) -> list[str]:
     events = case.events
     if not events:
         raise UserError(f"{case.folder} holds no case", remedy="begin one: eyas doctor --case DIR with a target and a draft")
-    return [line for event in events for line in _lines(event)]
+    return [line for event in events for line in told(event)]
 
 
 def story_html(case: Case) -> str:
@@ -29,7 +29,7 @@ def story_html(case: Case) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    parts = [(event, _lines(event)[0], _lines(event)[1:], _colour(event)) for event in case.events]
+    parts = [(event, told(event)[0], told(event)[1:], _colour(event)) for event in case.events]
     return environment.get_template("case.html.j2").render(parts=parts, name=case.folder.resolve().name, version=eyas.__version__)
 
 
@@ -37,7 +37,8 @@ def to_json(case: Case) -> dict[str, Any]:
     return {"case": case.folder.name, "events": [{"number": event.number, "kind": event.kind, **event.value} for event in case.events]}
 
 
-def _lines(event: Event) -> list[str]:
+def told(event: Event) -> list[str]:
+    """One event in lines, the first its head."""
     value = event.value
     head = f"{event.number}. {value['time']}"
     if event.kind == "hypothesis":

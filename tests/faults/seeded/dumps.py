@@ -14,9 +14,9 @@ from eyas.capture.forward import capture_batch
 from eyas.data.store import Dump
 from eyas.taps import parse_taps
 from eyas.targets.target import Target
-from seeded.edits import Rows, copied, redraft, redump, replace_bytes, rolled
+from seeded.edits import Rows, copied, redump, replace_bytes, rolled
 from seeded.registry import FILES, REPLAY, add, fault
-from seeded.sets import FAMILIES, TAPS, Set, load, train_draft
+from seeded.sets import FAMILIES, TAPS, Set, load, make_dump, train_draft
 
 NO_DRAFT = ("target", "dump")
 
@@ -263,19 +263,18 @@ add("dump-other-rows", "states of other samples", of_others, *FAMILIES)
 add("dump-short", "fewer states than tokens", first_shard(short_states), depths=FILES)
 add("dump-size", "states in twice the width that the manifest says", lambda s: wide(s), depths=FILES)
 add("dump-repeats", "validation repeats training", repeated, depths=REPLAY)
-add(
-    "dump-wiring",
-    "draft of other taps",
-    lambda s: redraft(s, wiring={"taps": ["embed", "layer:1", "layer:3"]}),
-    "llama",
-    "qwen3",
-    depths=FILES,
-)
+add("dump-wiring", "a dump of other taps", lambda s: of_other_taps(s), "llama", "qwen3")
 
 
 def wide(s: Set) -> Set:
     """The manifest speaks of bf16; the shards hold fp32."""
     return redump(s, wiring={"states_dtype": "bfloat16"}).but(given=NO_DRAFT)
+
+
+def of_other_taps(s: Set) -> Set:
+    """Draft and dump are right, each for itself."""
+    make_dump(target_of(s.target), s.target, s.data, s.work / "other-taps", taps="embed,layer:1,layer:3")
+    return s.but(dump=s.work / "other-taps")
 
 
 def without_manifest(s: Set) -> Set:
@@ -286,7 +285,7 @@ def without_manifest(s: Set) -> Set:
 
 @fault("dump-changed", "a shard of another dump", depths=FILES)
 def mixed_shards(s: Set) -> Set:
-    other = redump(s, lambda number, rows: None, wiring={"corpus_hash": "0" * 64})
+    other = redump(s, lambda number, rows: None, wiring={"taps": ["embed", "layer:1", "layer:3"]})
     made = copied(s.dump, s.work)
     replace_bytes(made / "shard-00000.safetensors", (other.dump / "shard-00000.safetensors").read_bytes())
     return s.but(dump=made, given=NO_DRAFT)
