@@ -32,6 +32,9 @@ SAME_CAUSE: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"text-foreign", "mask-rule"}), "what is marked as an answer is not the target's"),
     (frozenset({"config-broken", "shape-differs"}), "a size that no tensor has"),
     (frozenset({"architecture", "architecture-engine", "keys-differ"}), "a layer that the weights do not have"),
+    (frozenset({"files-mixed", "norm-flags"}), "a file edited by hand, or of another making: nothing tells them apart"),
+    (frozenset({"files-mixed", "taps-other"}), "the same of a wiring that names other taps"),
+    (frozenset({"dtype-differs", "scales-unread"}), "weights of eight bits without their scales"),
     (frozenset({"taps-impossible", "shape-differs"}), "as many ids as fc has no slots for"),
 )
 

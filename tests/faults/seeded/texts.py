@@ -30,9 +30,8 @@ def other_template(s: Set) -> Set:
     made = retarget(s)
     path = made.target / "chat_template.jinja"
     text = path.read_text()
-    replace_bytes(
-        path, text.replace("message.role + '\\n' + message.content", "message.role + '\\n<think></think>' + message.content").encode()
-    )
+    thought = "('<think></think>' if message.role == 'assistant' else '') + message.content"
+    replace_bytes(path, text.replace("message.content", thought).encode())
     assert path.read_text() != text
     return made
 
