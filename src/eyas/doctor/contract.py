@@ -49,7 +49,7 @@ def written_with(draft: DraftFiles) -> Outcome:
     if written is None:
         return untestable("the weights carry no hash of a wiring")
     if written != wiring.hash():
-        text = f"the weights were written with wiring {written[:12]}, and the wiring beside them is {wiring.hash()[:12]}: one was edited or replaced"
+        text = f"the weights were written with wiring {written[:12]}; beside them lies {wiring.hash()[:12]}: one was edited or replaced"
         return confirmed(Fault("files-mixed", "draft", (Evidence(text),), _COPY, 0.5, shadow=(*_EDITS, "not-loadable")))
     return ruled_out(f"weights and wiring carry the same hash {written[:12]}")
 
@@ -105,25 +105,15 @@ def compare_wirings(exam: Examination) -> Outcome:
     if isinstance(left, str) or isinstance(right, str):
         return untestable(str(left if isinstance(left, str) else right))
     differences = [item for item in left.diff(right) if item.field_class == "must match" or item.field == "chat_template_hash"]
-    faults = [_difference(item, left, right) for item in differences]
+    faults = [_difference(item) for item in differences]
     return confirmed(*faults) if faults else ruled_out("the dump's wiring is the draft's, in every field that both state")
 
 
-def _difference(item: Difference, left: Wiring, right: Wiring) -> Fault:
+def _difference(item: Difference) -> Fault:
     code = _FIELDS.get(item.field, "dump-wiring")
-    if item.field == "taps":
-        same = sorted(map(str, left.taps)) == sorted(map(str, right.taps))
-        code = "slot-order" if same else "taps-shifted" if "off by one" in item.cause else "taps-other"
     text = f"{item.field}: the draft says {item.left}, the dump {item.right}; {item.cause}"
-    return Fault(code, "draft and dump", (Evidence(text),), item.remedy, 0.5, shadow=_NEARER.get(code, ()))
-
-
-_NEARER = {
-    "taps-other": ("taps-shifted", "slot-order", "norm-state"),
-    "taps-shifted": ("taps-other", "slot-order"),
-    "slot-order": ("taps-other",),
-    "dump-wiring": _EDITS,
-}
+    shadow = _EDITS if code == "dump-wiring" else ("target-changed",)
+    return Fault(code, "draft and dump", (Evidence(text),), item.remedy, 0.5, shadow=shadow)
 
 
 def loads(exam: Examination) -> Outcome:

@@ -41,7 +41,8 @@ def caches(exam: Examination) -> Outcome:
         return untestable(exam.why_no_bench)
     wrong = [item for item in _differences(bench, target, prompts) if item[2]]
     if wrong:
-        text = f"in {len(wrong)} of {len(prompts)} prompts the output is wrong after some rounds, and right if begun again just before: {wrong[0][1]}"
+        many = f"{len(wrong)} of {len(prompts)} outputs"
+        text = f"{many} are wrong after some rounds, and right if begun again just before: {wrong[0][1]}"
         return confirmed(Fault("cache-variant", "engine", (Evidence(text),), _REPORT, 0.92, shadow=()))
     return ruled_out(f"{len(prompts)} prompts: what stands in the caches changes nothing")
 

@@ -94,6 +94,6 @@ def drift(exam: Examination) -> Outcome:
     text = f"acceptance length went from {first:.2f} over {middle:.2f} to {last:.2f} in {len(lengths)} lines of the log"
     drop = first - last
     if drop > max(_DRIFT * max(first - 1, 0.05), 2.5 * spread / third**0.5) and first >= middle - 0.01 >= last - 0.02:
-        remedy = "restart and compare; if it comes back, switch the prefix cache off: stale blocks, or weights that are updated without the draft"
+        remedy = "restart and compare; if it comes back, switch the prefix cache off: stale blocks, or weights updated without the draft"
         return confirmed(Fault("drift", "server", (Evidence(text, numbers),), remedy, 0.6))
     return suspected(text, **numbers) if drop > 0.2 * max(first - 1, 0.05) else ruled_out(text, **numbers)

@@ -61,9 +61,8 @@ def check_invariants(exam: Examination) -> Outcome:
     if not problems and t2d is not None and t2d.ndim == 1:
         marked_ids = t2d.bool().nonzero().flatten()
         if not torch.equal(marked_ids, ids):
-            problems = [
-                f"t2d marks {len(marked_ids)} tokens, and {int((~torch.isin(ids, marked_ids)).sum())} of d2t's {len(ids)} are not among them"
-            ]
+            others = int((~torch.isin(ids, marked_ids)).sum())
+            problems = [f"t2d marks {len(marked_ids)} tokens, and {others} of d2t's {len(ids)} are not among them"]
     if problems:
         return confirmed(Fault("map-broken", "draft", tuple(Evidence(text) for text in problems), _TRAINED, 0.8, shadow=_SHADOW))
     return ruled_out(f"{len(ids)} ids, in range, rising, and those that t2d marks")

@@ -155,7 +155,8 @@ def compare_embedding(exam: Examination) -> Outcome:
     shadow = ("not-loadable",)
     if alike > 0.02:
         bad = (cosine_V <= 0.9).nonzero().flatten()
-        text = f"{len(bad)} of {len(own)} rows of the draft's embedding are not the target's (ids {int(bad[0])} to {int(bad[-1])}), the others are"
+        rows = f"{len(bad)} of {len(own)} rows (ids {int(bad[0])} to {int(bad[-1])})"
+        text = f"{rows} of the draft's embedding are not the target's, the others are"
         return confirmed(Fault("embedding-foreign", "draft", (Evidence(text, numbers),), _SHARE, 0.8, shadow=shadow))
     norms = own.float().norm(dim=-1)
     text = f"the draft's embedding has nothing of the target's: mean cosine of its rows {numbers['mean_cosine']:.3f}"

@@ -9,7 +9,18 @@ from eyas.doctor.opening.headers import FLOATS
 from eyas.doctor.opening.plain import number, whole
 
 _COPY = "copy the folder again, whole, from where it was written"
-_INTS = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "draft_vocab_size", "num_hidden_layers", "max_position_embeddings", "target_hidden_size")
+_INTS = (
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "draft_vocab_size",
+    "num_hidden_layers",
+    "max_position_embeddings",
+    "target_hidden_size",
+)
 _BOOLS = (
     "use_cache",
     "tie_word_embeddings",
@@ -47,7 +58,7 @@ def _config(exam: Examination) -> Outcome:
         f"{key} = {layer[key]!r}, which is neither true nor false" for key in _BOOLS if key in layer and not isinstance(layer[key], bool)
     ]
     eps = layer.get("rms_norm_eps")
-    wrong += [f"rms_norm_eps = {eps!r}, which is no small number"] if eps is not None and not 0 < (number(eps) or 0) < 0.1 else []
+    wrong += [f"rms_norm_eps = {eps!r}, which is no positive number"] if eps is not None and not (number(eps) or 0) > 0 else []
     if wrong:
         evidence = tuple(Evidence("config.json: " + text) for text in wrong)
         faults.append(
@@ -157,7 +168,7 @@ def _tie(exam: Examination) -> Outcome:
     if draft.layer.get("tie_word_embeddings") is True and meant != "embedding":
         reduced = own is not None and whole_ones is not None and own < whole_ones
         if reduced or draft.has("lm_head.weight"):
-            text = f"tie_word_embeddings is true, but lm_head has {own} rows of its own (embedding {whole_ones}): loaders drop it and refill it"
+            text = f"tie_word_embeddings is true, but lm_head has {own} rows of its own of {whole_ones} tokens: loaders drop and refill it"
             return confirmed(
                 Fault("tie-flag", "draft", (Evidence(text),), "set tie_word_embeddings to false", 0.65, shadow=("not-loadable",))
             )

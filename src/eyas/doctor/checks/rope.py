@@ -65,7 +65,9 @@ def _schema(exam: Examination) -> Outcome:
     lost = "rope_theta" not in here and any(value != DEFAULT_THETA for value in here.values())
     lost |= "rope_scaling" not in kind and kind.get("rope_parameters", "default") != "default"
     if lost:
-        text = f"theta {list(here.values())} and kind {list(kind.values())} stand under rope_parameters only: older readers turn by 10000, unscaled"
+        text = (
+            f"theta {list(here.values())}, kind {list(kind.values())} stand under rope_parameters only; older readers take 10000, unscaled"
+        )
         return confirmed(Fault("rope-schema", "draft", (Evidence(text),), _BOTH, 0.55, shadow=_BY_REPLAY))
     return ruled_out(f"theta and kind stand wherever a reader looks: {here}")
 

@@ -7,7 +7,7 @@ import re
 from eyas.doctor.examination import Examination
 from eyas.doctor.hypothesis import Evidence, Fault, Hypothesis, Outcome, confirmed, ruled_out
 from eyas.doctor.opening.expected import expected_shapes, mla_sizes, sidecar_config
-from eyas.doctor.opening.plain import whole
+from eyas.doctor.opening.plain import number, whole
 
 _ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "swish", "gelu_fast", "quick_gelu", "relu2")
 _COMPARED = ("num_attention_heads", "num_key_value_heads", "head_dim", "hidden_act", "rms_norm_eps", "qk_norm", "fc_bias")
@@ -58,6 +58,10 @@ def _architecture(exam: Examination) -> Outcome:
     act = draft.stated.get("hidden_act")
     if isinstance(act, str) and act not in _ACTIVATIONS:
         faults.append(Fault("architecture", "draft", (Evidence(f"hidden_act {act!r} is no activation"),), "set hidden_act to silu", 0.7))
+    eps = number(draft.stated.get("rms_norm_eps"))
+    if eps is not None and eps > 1e-2:
+        text = f"rms_norm_eps is {eps:g}; models have 1e-5 or 1e-6, and norms with so much more let no small state through"
+        faults.append(Fault("architecture", "draft", (Evidence(text),), "set rms_norm_eps to what the target has", 0.7))
     experts = [key for key in draft.spare if "expert" in key]
     if experts:
         text = f"the layer has experts, such as {experts[0]}; an EAGLE-3 head's MLP is plain"

@@ -25,7 +25,19 @@ _LAYER |= {f"self_attn.{part}.weight" for part in ("q_norm", "k_norm", "q_a_proj
 _LAYER |= {f"self_attn.{part}.weight" for part in ("kv_a_proj_with_mqa", "kv_b_proj", "kv_a_layernorm")}
 _LAYER |= {f"{part}.weight" for part in ("hidden_norm", "input_layernorm", "post_attention_layernorm")}
 _TOP = {"fc.weight", "fc.bias", "norm.weight", "lm_head.weight", "embed_tokens.weight", "d2t", "t2d", "input_norm.weight"}
-_COPIED: tuple[str, ...] = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_act", "rms_norm_eps", "vocab_size", "max_position_embeddings", "attention_bias", "mlp_bias")
+_COPIED: tuple[str, ...] = (
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_act",
+    "rms_norm_eps",
+    "vocab_size",
+    "max_position_embeddings",
+    "attention_bias",
+    "mlp_bias",
+)
 # What a layer id means to the project that wrote it: the state that enters a layer, or the one that leaves it.
 _ENTERS = ("speculators",)
 

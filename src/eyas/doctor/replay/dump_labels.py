@@ -10,67 +10,103 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from eyas.capture.forward import capture_batch
 from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, percent, ruled_out, untestable
 from eyas.doctor.replay.samples import RawSample
+from eyas.taps import Tap
 from eyas.targets.target import Target
 
 if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
 
-_RIGHT = 0.97  # share of rows on which two readings of one state agree, near-ties left
 _MOST = 48  # samples
 _AGAIN = "capture again: labels must be the target's last state, at the row's own position"
 _SHIFTS = (-2, -1, 1, 2)
 
 
-@torch.no_grad()
 def check_labels(exam: Examination) -> Outcome:
-    """Which reading of the stored state gives the tokens: as stored, normed, from before the norm, or shifted."""
+    """By the states themselves where the target can run, else by which reading of the stored state gives the stored tokens."""
     target = exam.parts
     if target is None:
         return untestable(exam.why_no_bench)
     samples = [sample for sample in exam.samples[:_MOST] if _usable(sample, target)]
     if not samples:
         return untestable("the dump holds no state that labels come from")
-    own = _own_tokens(exam, samples)
-    if own is None:
+    whole = exam.loaded_target
+    known = [one for one in samples if int(one.token_ids.min()) >= 0 and int(one.token_ids.max()) < target.vocab_size]
+    if whole is not None and known:
+        return _by_states(exam, whole, known[:_COMPARED])
+    if samples[0].top1 is None:
         return untestable("neither the dump nor a target with its layers says which tokens are the target's own")
+    return _by_tokens(exam, target, samples)
+
+
+@torch.no_grad()
+def _by_states(exam: Examination, target: Target, samples: Sequence[RawSample]) -> Outcome:
+    """The stored state beside every state that it could be."""
+    distances: dict[str, list[torch.Tensor]] = {}
+    for sample in samples:
+        assert sample.teacher is not None
+        found_TH = sample.teacher.float()
+        for name, state_TH in _candidates(target, sample).items():
+            error_T = (found_TH - state_TH).norm(dim=-1) / state_TH.norm(dim=-1).clamp_min(1e-9)
+            distances.setdefault(name, []).append(error_T[2:-2] if len(error_T) > 8 else error_T)
+    medians = {name: float(torch.cat(parts).median()) for name, parts in distances.items()}
+    best = min(medians, key=lambda name: medians[name])
+    right = FINAL if samples[0].normed else PRENORM
+    exam.measured["dump_labels"] = medians
+    nearest = dict(sorted(medians.items(), key=lambda item: item[1])[:4])
+    if best == right or medians[right] < 0.02:
+        return ruled_out(f"the labels' state is {right} (distance {medians[right]:.2g})", **nearest)
+    if medians[best] < 0.5 * medians[right] and medians[best] < 0.3:
+        text = f"the labels' state is {best} (distance {medians[best]:.2g}), not {right} ({medians[right]:.2g})"
+        code = "label-shift" if "rows" in best else "teacher-norm" if "norm" in best and "layer" not in best else "teacher-layer"
+        return confirmed(Fault(code, "dump", (Evidence(text, nearest),), _AGAIN, 0.92, verified=True, shadow=_HASHED))
+    text = f"the labels' state is none of the target's: nearest is {best} (distance {medians[best]:.2g})"
+    return confirmed(Fault("teacher-layer", "dump", (Evidence(text, nearest),), _AGAIN, 0.82, shadow=(*_HASHED, "target-changed")))
+
+
+FINAL, PRENORM = "the state after the final norm", "the last state before the final norm"
+_COMPARED = 6
+_HASHED = ("dump-changed", "dump-other-rows")
+
+
+def _candidates(target: Target, sample: RawSample) -> dict[str, torch.Tensor]:
+    taps = [Tap(boundary) for boundary in range(target.num_layers + 1)]
+    captured = capture_batch(target, [sample.token_ids.tolist()], taps, want_top1=False)[0]
+    states = captured.states.float().split(target.hidden_size, dim=-1)
+    final_TH = captured.final.float()
+    right_TH = final_TH if sample.normed else states[-1]
+    found = {FINAL: final_TH, PRENORM: states[-1], "the final norm applied twice": target.norm(final_TH)}
+    for tap, state_TH in zip(taps[:-1], states[:-1], strict=True):
+        found[f"{tap}, a layer's own state"] = state_TH
+        found[f"{tap}, a layer's state through the final norm"] = target.norm(state_TH)
+    for shift in _SHIFTS:
+        found[f"the right one, moved by {shift:+d} rows"] = right_TH.roll(shift, dims=0)
+    return found
+
+
+@torch.no_grad()
+def _by_tokens(exam: Examination, target: Target, samples: Sequence[RawSample]) -> Outcome:
+    own = [sample.top1 for sample in samples if sample.top1 is not None]
     shares = _shares(target, samples, own)
     as_stored = shares["as stored"]
     exam.measured["dump_labels"] = shares
-    if as_stored >= _RIGHT:
-        return ruled_out(f"the labels' state gives the target's own tokens on {percent(as_stored)} of the rows", **shares)
     best = max(shares, key=lambda name: shares[name])
-    text = f"the labels' state gives the target's own tokens on {percent(as_stored)} of the rows"
-    if shares[best] >= max(0.8, as_stored + 0.1):
+    text = f"the labels' state gives the dump's own tokens on {percent(as_stored)} of the rows"
+    if shares[best] >= max(0.8, as_stored + 0.005) and shares[best] > 1 - 0.5 * (1 - as_stored):
         code = "label-shift" if "rows" in best else "teacher-norm"
         words = f"{text}, and {best} on {percent(shares[best])}"
-        return confirmed(
-            Fault(code, "dump", (Evidence(words, shares),), _AGAIN, 0.92, verified=True, shadow=("dump-changed", "teacher-layer"))
-        )
+        return confirmed(Fault(code, "dump", (Evidence(words, shares),), _AGAIN, 0.92, verified=True, shadow=(*_HASHED, "teacher-layer")))
     if as_stored >= 0.9:
-        return ruled_out(f"{text}: fewer than all, but no other reading gives more", **shares)
-    return confirmed(
-        Fault(
-            "teacher-layer", "dump", (Evidence(text + ", whatever norm or shift is tried", shares),), _AGAIN, 0.88, shadow=("dump-changed",)
-        )
-    )
+        return ruled_out(f"{text}; no other reading gives more", **shares)
+    whatever = Evidence(text + ", whatever norm or shift is tried", shares)
+    return confirmed(Fault("teacher-layer", "dump", (whatever,), _AGAIN, 0.88, shadow=_HASHED))
 
 
 def _usable(sample: RawSample, target: Target) -> bool:
     teacher = sample.teacher
     return teacher is not None and teacher.shape == (len(sample.token_ids), target.hidden_size) and bool(torch.isfinite(teacher).all())
-
-
-def _own_tokens(exam: Examination, samples: Sequence[RawSample]) -> list[torch.Tensor] | None:
-    """By the target itself where it can run, else as stored."""
-    target = exam.loaded_target
-    if target is not None and all(int(one.token_ids.min()) >= 0 and int(one.token_ids.max()) < target.vocab_size for one in samples):
-        from eyas.capture.forward import capture_batch
-
-        return [item.top1 for sample in samples for item in capture_batch(target, [sample.token_ids.tolist()], ())]
-    stored = [sample.top1 for sample in samples]
-    return [one for one in stored if one is not None] if all(one is not None for one in stored) else None
 
 
 def _shares(target: Target, samples: Sequence[RawSample], own: Sequence[torch.Tensor]) -> dict[str, float]:
@@ -114,7 +150,8 @@ def check_tokens(exam: Examination) -> Outcome:
     best = max(shares, key=lambda shift: shares[shift])
     numbers = {f"shift {shift:+d}": share for shift, share in shares.items()}
     if best != 0 and shares[best] > 0.5 and shares[best] > 1.5 * shares[0]:
-        text = f"the target's own token after p is the text's at p+{1 + best} on {percent(shares[best])} of the answer rows, at p+1 on {percent(shares[0])}"
+        where = f"at p+{1 + best} on {percent(shares[best])} of the answer rows, at p+1 on {percent(shares[0])}"
+        text = f"the target's own token after p is the text's {where}"
         code = "label-shift" if _states_fit(exam, samples) else "pair-shift"
         shadow = (
             ("dump-changed", "text-foreign", "teacher-layer", "label-shift")
@@ -136,7 +173,7 @@ def check_tokens(exam: Examination) -> Outcome:
 
 
 def _states_fit(exam: Examination, samples: Sequence[RawSample]) -> bool:
-    """Whether states and tokens fit each other, so that only the labels moved: seen where the embedding is among the slots, or by a forward."""
+    """Whether states stand beside their own tokens, so that only the labels moved."""
     from eyas.doctor.replay.dump_slots import tokens_fit
 
     return tokens_fit(exam, samples)

@@ -52,7 +52,8 @@ def _judge(samples: Sequence[RawSample], spans: Sequence[tuple[RawSample, Span]]
     numbers: dict[str, Any] = {"inside": inside / length, "outside": beside, "first": first, "last": last, "share": count / len(spans)}
     shadow = ("dump-changed", "text-foreign")
     if first is not None and first == last != 0 and count > 0.6 * len(spans):
-        text = f"the mask begins and ends {abs(first)} token{'s' if abs(first) > 1 else ''} {'after' if first > 0 else 'before'} the answer in {count} of {len(spans)} answers"
+        where = "after" if first > 0 else "before"
+        text = f"the mask begins and ends {abs(first)} token(s) {where} the answer in {count} of {len(spans)} answers"
         remedy = f"move the mask by {-first:+d}; or prepare the chats again with Eyas"
         return confirmed(Fault("mask-shift", "dump", (Evidence(text, numbers),), remedy, 0.9, shadow=shadow))
     if inside / length < 0.3 or beside > 0.6:

@@ -93,7 +93,8 @@ def check_own_samples(exam: Examination) -> Outcome:
     bad = [name for name, share in shares.items() if share < 0.4 * usual]
     numbers = {"usual": usual, "odd": len(bad), "samples": len(shares)}
     if bad and usual > 0.5 and len(bad) < 0.8 * len(shares) and not _explained(exam):
-        text = f"in {len(bad)} of {len(shares)} samples, such as {bad[0]}, the labels follow the text on {percent(shares[bad[0]])} of the rows; usual is {percent(usual)}"
+        rare = f"on {percent(shares[bad[0]])} of the rows; usual is {percent(usual)}"
+        text = f"in {len(bad)} of {len(shares)} samples, such as {bad[0]}, the labels follow the text {rare}"
         return confirmed(Fault("dump-other-rows", "dump", (Evidence(text, numbers),), _AGAIN, 0.84, shadow=("dump-changed",)))
     return ruled_out(f"every sample's labels follow its own text; usual is {percent(usual)}", **numbers)
 

@@ -149,7 +149,8 @@ def _moved(target: Target, probes: Sequence[RawSample]) -> Outcome | None:
             rows = slice(4, len(own) - 2)
             errors.append(((other.states[rows] - own[rows]).norm(dim=-1) / own[rows].norm(dim=-1).clamp_min(1e-9)).median())
         if float(torch.stack(errors).median()) < 0.1:
-            text = f"every slot is right {abs(shift)} row{'s' if abs(shift) > 1 else ''} {'later' if shift > 0 else 'earlier'} than it should stand"
+            where = "later" if shift > 0 else "earlier"
+            text = f"every slot is right {abs(shift)} row(s) {where} than it should stand"
             return confirmed(Fault("pair-shift", "dump", (Evidence(text, {"shift": shift}),), _AGAIN, 0.94, verified=True, shadow=_HASH))
     return None
 

@@ -39,7 +39,8 @@ def compare_served(exam: Examination) -> Outcome:
     assert served is not None
     wanted, low = expected.vllm_acceptance_length, expected.confidence_interval[0]
     numbers = {"expected": wanted, "expected_low": low, "served": served.value, "served_high": served.high}
-    text = f"{reading.engine} reports {served.value if served.value is not None else served.high:.2f} tokens a round; this draft on this target gives {wanted:.2f} (K = {count})"
+    reported = served.high if served.value is None else served.value
+    text = f"{reading.engine} reports {reported:.2f} tokens a round; this draft on this target gives {wanted:.2f} (K = {count})"
     if served.high - 1 < _BELOW * (low - 1):
         remedy = (
             "the loss is inside of the server: capture what it feeds the draft and compare (eyas trace check); then batch, caches, ranks"

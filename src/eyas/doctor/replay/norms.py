@@ -80,7 +80,9 @@ def try_offset(exam: Examination) -> Outcome:
     """Weights stored as differences from 1, or with a 1 too many, all of them or one group."""
     subject = bench_of(exam).subject
     norms = [
-        name for name, tensor in subject.tensors.items() if (tensor.ndim == 1 and name.endswith("norm.weight")) or name.startswith("fc_norm.")
+        name
+        for name, tensor in subject.tensors.items()
+        if (tensor.ndim == 1 and name.endswith("norm.weight")) or name.startswith("fc_norm.")
     ]
     norms = list(dict.fromkeys(norms))
     means = {name: float(subject.tensors[name].mean()) for name in norms}

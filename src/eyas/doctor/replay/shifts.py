@@ -46,7 +46,8 @@ def try_labels(exam: Examination) -> Outcome:
     best = max(shares, key=lambda offset: shares[offset])
     numbers = {"own": result.accuracy, **{f"offset {offset:+d}": share for offset, share in shares.items()}}
     if shares[best] > 0.25 and shares[best] > 1.6 * result.accuracy:
-        text = f"it says the token {best:+d} from the one it should on {percent(shares[best])} of the rows, the right one on {percent(result.accuracy)}"
+        own = percent(result.accuracy)
+        text = f"it says the token {best:+d} from the one it should on {percent(shares[best])} of the rows, the right one on {own}"
         return confirmed(Fault("label-shift", "draft", (Evidence(text, numbers),), _TRAIN_AGAIN, 0.9))
     return ruled_out(f"it says the right token on {percent(result.accuracy)} of the rows, those beside it more rarely", **numbers)
 

@@ -71,7 +71,7 @@ def _measured(exam: Examination, bench: Bench, taps: tuple[Tap, ...]) -> Outcome
     won = compare(bench.results(other)[0], before)
     declared = format_taps(subject.taps)
     if not won.decisive(exam.suspects("taps-other", "taps-shifted", "slot-order", "taps-impossible", "taps-undeclared", "files-mixed")):
-        text = f"{format_taps(taps)} would be right on {percent(won.after)} of the rows, {declared} is on {percent(won.before)}: not decisively more"
+        text = f"{format_taps(taps)}: right on {percent(won.after)} of the rows, {declared}: {percent(won.before)}; not decisively more"
         return ruled_out(text, after=won.after, before=won.before, p=won.p)
     bench.adopt(other)
     code = code_of(subject.taps, taps)

@@ -38,7 +38,7 @@ def learnt_teacher(exam: Examination) -> Outcome:
     numbers = {"target": result.accuracy, **agreements}
     if best and agreements[best] >= result.accuracy + _CLEAR and p_value(best_hits, result.hits) <= 1e-4:
         text = (
-            f"what it proposes agrees with {best} read through the target's head on {percent(agreements[best])} of {len(result.hits)} rows, "
+            f"its proposals agree with {best} read through the target's head on {percent(agreements[best])} of {len(result.hits)} rows, "
             f"with the target's own tokens on {percent(result.accuracy)}: its labels came from there"
         )
         remedy = "capture again with --teacher final and train on that dump; wrong labels cannot be mended afterwards"

@@ -56,7 +56,8 @@ def try_options(
     good = [option for option in hopeful if _takes(tried[option.what], suspected, factor)]
     figures = {what: round(item.after, 4) for what, item in tried.items()}
     if not good:
-        text = f"as it is, step {step} is right on {percent(before[step].accuracy)} of {len(before[step].hits)} rows; nothing else tried is better"
+        share = percent(before[step].accuracy)
+        text = f"as it is, step {step} is right on {share} of {len(before[step].hits)} rows; nothing else tried is better"
         return ruled_out(text, as_given=before[step].accuracy, tried=figures)
     best = max(good, key=lambda option: (tried[option.what].after, tried[option.what].nats))
     won = tried[best.what]
