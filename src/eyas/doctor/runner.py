@@ -63,7 +63,7 @@ def _passes(exam: Examination, hypotheses: list[Hypothesis], tested: dict[int, T
         mended = exam.measured.get("mended", 0)
         for item in hypotheses:
             before = tested.get(id(item))
-            if before is None or (item.depth == "replay" and before.outcome.judgement in ("ruled out", "suspected")):
+            if before is None or ("replay" in item.needs and before.outcome.judgement in ("ruled out", "suspected")):
                 found = _test(exam, item, started)
                 if before is None or found.outcome.judgement == "confirmed":
                     tested[id(item)] = found
@@ -120,8 +120,12 @@ def _joined(first: Fault, second: Fault) -> Fault:
 
 
 def _with_evidence(fault: Fault, other: Fault) -> Fault:
-    more = tuple(item for item in other.evidence if item not in fault.evidence)
-    return Fault(fault.code, fault.subject, fault.evidence + more, fault.remedy, fault.weight, fault.verified, fault.shadow)
+    """What was measured about the one is told first, and holds for both."""
+    parts = (other, fault) if other.verified and not fault.verified else (fault, other)
+    evidence = tuple(dict.fromkeys(item.text for part in parts for item in part.evidence))
+    known = {item.text: item for part in parts for item in part.evidence}
+    weight, verified = max(fault.weight, other.weight), fault.verified or other.verified
+    return Fault(fault.code, fault.subject, tuple(known[text] for text in evidence), fault.remedy, weight, verified, fault.shadow)
 
 
 def _finding(fault: Fault) -> Finding:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from eyas.doctor.examination import Examination
-from eyas.doctor.hypothesis import Evidence, Fault, Hypothesis, Outcome, confirmed, ruled_out, suspected, untestable
+from eyas.doctor.hypothesis import Evidence, Fault, Hypothesis, Outcome, confirmed, ruled_out, untestable
 from eyas.doctor.opening.expected import expected_shapes, sidecar_config, vocabulary
-from eyas.doctor.opening.headers import FLOATS
 from eyas.doctor.opening.plain import number, whole
 
 _COPY = "copy the folder again, whole, from where it was written"
@@ -31,7 +30,6 @@ _BOOLS = (
     "norm_before_residual",
     "norm_output",
 )
-_OF_DTYPE = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 
 
 def _config(exam: Examination) -> Outcome:
@@ -189,20 +187,6 @@ def _other_target(exam: Examination) -> Outcome:
     return same_target(exam)
 
 
-def _dtype(exam: Examination) -> Outcome:
-    draft = exam.draft
-    assert draft is not None
-    said = draft.config.value.get("dtype", draft.config.value.get("torch_dtype", draft.layer.get("torch_dtype")))
-    found = {info.dtype for name, info in draft.tensors.items() if name not in ("d2t", "t2d") and info.dtype in FLOATS}
-    wanted = _OF_DTYPE.get(str(said))
-    if wanted and found and wanted not in found:
-        text = f"config.json says {said}, and the weights are {', '.join(sorted(found))}: loaders cast them, or take twice the memory"
-        return confirmed(Fault("dtype-differs", "draft", (Evidence(text),), f"save the weights as {said}", 0.4))
-    if len(found) > 1:
-        return suspected(f"weights are stored in {', '.join(sorted(found))}")
-    return ruled_out(f"weights are stored in {', '.join(sorted(found)) or 'no float format'}, as said")
-
-
 def _untrained(exam: Examination) -> Outcome:
     from eyas.doctor.weights import untrained
 
@@ -276,16 +260,6 @@ HYPOTHESES = (
         "they differ",
         _other_target,
         prior=0.2,
-    ),
-    Hypothesis(
-        "dtype-differs",
-        "static",
-        "the weights' number format is not the config's",
-        ("draft",),
-        "compare headers and config",
-        "they differ",
-        _dtype,
-        prior=0.05,
     ),
     Hypothesis(
         "weights-untrained",

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from eyas.doctor.examination import Examination
-from eyas.doctor.hypothesis import Evidence, Fault, Hypothesis, Outcome, confirmed, ruled_out
+from eyas.doctor.hypothesis import Evidence, Fault, Hypothesis, Outcome, confirmed, ruled_out, suspected
 from eyas.doctor.opening.headers import FLOATS
+
+_OF_DTYPE = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 
 
 def _config(exam: Examination) -> Outcome:
@@ -79,6 +81,20 @@ def _scales(exam: Examination) -> Outcome:
     return confirmed(*faults) if faults else ruled_out("all weights are plain floating-point numbers")
 
 
+def _dtype(exam: Examination) -> Outcome:
+    draft = exam.draft
+    assert draft is not None
+    said = draft.config.value.get("dtype", draft.config.value.get("torch_dtype", draft.layer.get("torch_dtype")))
+    found = {info.dtype for name, info in draft.tensors.items() if name not in ("d2t", "t2d") and info.dtype in FLOATS}
+    wanted = _OF_DTYPE.get(str(said))
+    if wanted and found and wanted not in found:
+        text = f"config.json says {said}, and the weights are {', '.join(sorted(found))}: loaders cast them, or take twice the memory"
+        return confirmed(Fault("dtype-differs", "draft", (Evidence(text),), f"save the weights as {said}", 0.4))
+    if len(found) > 1:
+        return suspected(f"weights are stored in {', '.join(sorted(found))}")
+    return ruled_out(f"weights are stored in {', '.join(sorted(found)) or 'no float format'}, as said")
+
+
 def _finite(exam: Examination) -> Outcome:
     from eyas.doctor.weights import finite
 
@@ -86,6 +102,16 @@ def _finite(exam: Examination) -> Outcome:
 
 
 HYPOTHESES = (
+    Hypothesis(
+        "dtype-differs",
+        "static",
+        "the weights' number format is not the config's",
+        ("draft",),
+        "compare headers and config",
+        "they differ",
+        _dtype,
+        prior=0.05,
+    ),
     Hypothesis(
         "quantization-config",
         "static",

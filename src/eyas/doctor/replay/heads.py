@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
 
 
+# Causes that weights alone show: the replay only proves them.
+_STATIC = ("head-missing", "weights-untrained", "weights-not-finite", "weights-broken", "tie-flag")
+
+
 def try_head(exam: Examination) -> Outcome:
     """The target's rows for the draft's ids, and (full vocabulary) the target's head itself."""
     bench = bench_of(exam)
@@ -27,7 +31,7 @@ def try_head(exam: Examination) -> Outcome:
     if own is not None and own.shape == rows.shape:
         options += _halves(subject, own, rows, remedy)
     suspected = exam.suspects("head-missing", "head-foreign", "weights-untrained", "tie-flag")
-    return try_options(exam, "head-foreign", options, suspected=suspected)
+    return try_options(exam, "head-foreign", options, suspected=suspected, shadow=_STATIC)
 
 
 def _halves(subject: object, own: torch.Tensor, rows: torch.Tensor, remedy: str) -> list[Option]:
@@ -53,7 +57,8 @@ def try_embedding(exam: Examination) -> Outcome:
     remedy = "leave embed_tokens out of the export, so that every engine shares the target's; or restore the trained one"
     shared = subject.without("embed_tokens.weight", own_embedding=False)
     suspected = exam.suspects("embedding-foreign", "weights-untrained")
-    return try_options(exam, "embedding-foreign", [Option("the target's embedding in its place", shared, remedy)], suspected=suspected)
+    options = [Option("the target's embedding in its place", shared, remedy)]
+    return try_options(exam, "embedding-foreign", options, suspected=suspected, shadow=_STATIC)
 
 
 def _try_scales(exam: Examination) -> Outcome:

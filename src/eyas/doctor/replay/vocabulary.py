@@ -23,15 +23,18 @@ def try_maps(exam: Examination) -> Outcome:
     subject = bench.subject
     if subject.config.full_vocabulary and bool((subject.tensors["d2t"] == 0).all()):
         return ruled_out("the draft knows the whole vocabulary, and its ids are the target's")
-    options = []
-    for repair in repairs(exam, subject.tensors["d2t"], subject.config):
-        if not torch.equal(repair.ids, subject.ids):
-            options.append(Option(repair.what, subject.mapped(repair.ids), repair.remedy, repair.code))
+    options = [
+        Option(repair.what, subject.mapped(repair.ids), repair.remedy, repair.code)
+        for repair in repairs(exam, subject.tensors["d2t"], subject.config)
+        if not torch.equal(repair.ids, subject.ids)
+    ]
     seen = token_of_rows(bench.results(subject)[0], subject)
     if seen is not None:
         words = "rows mean the tokens for which they are preferred in these texts"
         options.append(Option(words, subject.mapped(seen), "rebuild d2t from the checkpoint that lm_head was trained with", "map-other"))
-    return try_options(exam, "map-other", options, suspected=exam.suspects(*_SUSPECTS))
+    return try_options(
+        exam, "map-other", options, suspected=exam.suspects(*_SUSPECTS), shadow=("map-missing", "map-broken", "map-absolute")
+    )
 
 
 def coverage(exam: Examination) -> Outcome:
