@@ -5,12 +5,14 @@
 #   examples/story/run.sh [FOLDER]     FOLDER keeps everything (default: story); what is there already is used again
 #
 #   DRAFT    evaluate this draft instead of training one; it must have been trained on the same states
-#   MINUTES  of training (default 10)
+#   MINUTES  of training (default 5)
+#   CHATS    held-out prompts that are evaluated, spread over the domains (default 60)
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 out=${1:-story}
-minutes=${MINUTES:-10}
+minutes=${MINUTES:-5}
+chats=${CHATS:-60}
 trained_on=embed,layer:2,layer:14
 fed=layer:2,layer:14,layer:27
 prompts=$out/prompts
@@ -27,10 +29,11 @@ fi
 draft=${DRAFT:-$out/draft}
 if [ ! -e "$draft" ]; then
     eyas data prepare --target "$out/target" --chats "$prompts/answered.jsonl" --out "$out/prepared"
-    eyas capture --target "$out/target" --data "$out/prepared" --taps "$trained_on" --out "$out/dump"
+    eyas capture --target "$out/target" --data "$out/prepared" --taps "$trained_on" --max-samples 600 --out "$out/dump"
     eyas train --target "$out/target" --dump "$out/dump" --taps "$trained_on" --out "$draft" --minutes "$minutes"
 fi
-eyas evaluate --target "$out/target" --draft "$draft" --chats "$prompts/heldout.jsonl" --json >"$out/right.json"
-eyas evaluate --target "$out/target" --draft "$draft" --chats "$prompts/heldout.jsonl" --as-if "$fed" --json >"$out/wrong.json"
+evaluate() { eyas evaluate --target "$out/target" --draft "$draft" --chats "$prompts/heldout.jsonl" --max-chats "$chats" --json "$@"; }
+evaluate >"$out/right.json"
+evaluate --as-if "$fed" >"$out/wrong.json"
 
 .venv/bin/python examples/story/table.py "$out/right.json" "$out/wrong.json" docs/story.md
