@@ -12,7 +12,7 @@ from eyas.doctor.catalog import entry
 from eyas.doctor.checks import all_hypotheses
 from eyas.doctor.examination import Examination
 from eyas.doctor.exhibits import Exhibits, Options
-from eyas.doctor.hypothesis import DEPTHS, Diagnosis, Fault, Finding, Hypothesis, Outcome, Tested, untestable
+from eyas.doctor.hypothesis import DEPTHS, Diagnosis, Fault, Finding, Hypothesis, Tested, untestable
 from eyas.doctor.signatures import boosts, suspicions
 from eyas.doctor.verdict import summary_of, verdict_of
 from eyas.errors import UserError
@@ -82,10 +82,13 @@ def _test(exam: Examination, item: Hypothesis, started: float) -> Tested:
         return Tested(item, untestable(reason), time.perf_counter() - begun)
     try:
         outcome = item.run(exam)
-    except UserError as error:  # whatever an exhibit holds, it is never the doctor's own fault
-        outcome = Outcome("cannot be tested", reason=" ".join(str(error).split()))
+    except UserError as error:
+        outcome = untestable(" ".join(str(error).split()))
+    except Exception as error:  # exhibits may be broken in any way; one test that trips over them must not end the others
+        outcome = untestable(f"the test stumbled: {type(error).__name__}: {str(error)[:200]}")
+        exam.notes.append(f"{item.code}: {outcome.reason}")
     if outcome.judgement == "confirmed":
-        console.print(f"{item.code}: {outcome.evidence[0].text}", markup=False, highlight=False)
+        console.print(f"{outcome.faults[0].code}: {outcome.evidence[0].text}", markup=False, highlight=False)
     return Tested(item, outcome, time.perf_counter() - begun)
 
 

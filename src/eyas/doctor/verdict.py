@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from eyas.doctor.examination import Examination
 from eyas.doctor.hypothesis import Finding, Tested, Verdict, percent
 
-_WEAK = 0.5  # first-token accuracy below which a draft that is wired right is called weak
+_LEAST = 0.35  # first-token accuracy below which a draft that is wired right is called weak
+_OVER_PAIRS = 0.05  # and by so much it must beat a mere table of which token follows which
 
 
 def verdict_of(exam: Examination, findings: Sequence[Finding], tested: Sequence[Tested]) -> Verdict:
@@ -18,7 +19,7 @@ def verdict_of(exam: Examination, findings: Sequence[Finding], tested: Sequence[
     if accuracy is None:
         complete = exam.exhibits.draft is None and any(item.outcome.judgement == "ruled out" for item in tested)
         return "healthy" if complete and exam.exhibits.dump is not None else "inconclusive"
-    return "weak-draft" if accuracy < _WEAK else "healthy"
+    return "weak-draft" if accuracy < max(_LEAST, exam.measured.get("pair_table_accuracy", 0.0) + _OVER_PAIRS) else "healthy"
 
 
 def summary_of(exam: Examination, verdict: Verdict, findings: Sequence[Finding]) -> str:

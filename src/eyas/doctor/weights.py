@@ -186,8 +186,17 @@ def compare_head(exam: Examination) -> Outcome:
     noise = (2 * rows.shape[1]) ** -0.5  # spread of the lengths of Gaussian rows
     common = float(rows.mean(0).norm() / norms.mean().clamp_min(1e-9))
     numbers = {"spread": spread, "of_noise": noise, "common": common}
-    if spread < 1.3 * noise and common < 2.5 * len(rows) ** -0.5:
+    if spread < 1.3 * noise and common < 2.5 * len(rows) ** -0.5 and abs(_likeness(exam, rows)) < 0.1:
         text = f"rows of lm_head are of equal length (spread {spread:.3f}, noise has {noise:.3f}) and share no direction: it is fresh noise"
         fault = Fault("head-foreign", "draft", (Evidence(text, numbers),), _RESTORE, 0.85, shadow=("not-loadable", "map-other"))
         return confirmed(fault)
-    return ruled_out(f"rows of lm_head are of unequal length (spread {spread:.3f}; noise has {noise:.3f})", **numbers)
+    return ruled_out(f"rows of lm_head are not noise (spread of their lengths {spread:.3f}; noise has {noise:.3f})", **numbers)
+
+
+def _likeness(exam: Examination, rows: torch.Tensor) -> float:
+    """Mean cosine with the target's rows for the same tokens; 0 where they cannot be compared."""
+    d2t, parts = exam.tensors.get("d2t"), exam.parts
+    if parts is None or rows.shape[1] != parts.hidden_size or d2t is None or d2t.is_floating_point() or len(d2t) < len(rows):
+        return 0.0
+    ids = (d2t.long()[: len(rows)] + torch.arange(len(rows))).clamp(0, parts.vocab_size - 1)
+    return float(torch.nn.functional.cosine_similarity(rows, parts.head_rows(ids).float(), dim=-1).mean())

@@ -28,7 +28,7 @@ def _undeclared(exam: Examination) -> Outcome:
     guess = f"; engines then take {named(default_boundaries(layers))}" if layers else "; engines then guess"
     if draft.boundaries is None and draft.dialect not in ("eagle", "automodel"):
         text = f"{draft.folder.name}: neither config.json nor a wiring beside it names the layers{guess}"
-        return confirmed(Fault("taps-undeclared", "draft", (Evidence(text),), _DECLARE, weight=0.6, shadow=("taps-other", "taps-shifted")))
+        return confirmed(Fault("taps-undeclared", "draft", (Evidence(text),), _DECLARE, weight=0.6))
     if draft.dialect not in _KEEP_NO_IDS and draft.config_boundaries is None and not draft.ids:
         wanted = draft.boundaries or []
         if layers and wanted != default_boundaries(layers):
@@ -62,7 +62,7 @@ def _impossible(exam: Examination) -> Outcome:
         problems.append(f"the wiring names states that there are not: {taps}")
     if problems:
         evidence = tuple(Evidence(text) for text in dict.fromkeys(problems))
-        return confirmed(Fault("taps-impossible", "draft", evidence, _DECLARE, weight=0.85, shadow=("taps-other", "taps-shifted")))
+        return confirmed(Fault("taps-impossible", "draft", evidence, _DECLARE, weight=0.85))
     return ruled_out(f"every named state exists, and there are {draft.num_slots} for {draft.num_slots} slots")
 
 

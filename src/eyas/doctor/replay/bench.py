@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import torch
@@ -63,9 +64,28 @@ class Bench:
         measured = self._exam.measured
         measured |= {"rows": len(first.hits), "accuracy": first.accuracy, "accuracy_step_1": second.accuracy}
         measured.setdefault("accuracy_as_given", first.accuracy)
+        measured.setdefault("pair_table_accuracy", _pair_table(self.evidence))
         measured.setdefault("accuracy_step_1_as_given", second.accuracy)
         wanted = [str(tap) for tap in self.subject.taps]
         self._exam.slots = tuple(Slot(slot, str(tap), wanted[slot]) for slot, tap in enumerate(self.given.taps))
+
+
+def _pair_table(evidence: Evidence) -> float:
+    """How often the commonest label behind a row's token, counted over all other rows, is the row's own: what no draft needs states for."""
+    pairs: list[tuple[int, int]] = []
+    for batch in evidence.first:
+        at_BR = (batch.row_BR + 1).clamp(max=batch.token_BT.shape[1] - 1)
+        tokens = batch.token_BT.gather(1, at_BR)[batch.valid_BR]
+        pairs += zip(tokens.tolist(), batch.label_BR[batch.valid_BR].tolist(), strict=True)
+    table: dict[int, Counter[int]] = {}
+    for token, label in pairs:
+        table.setdefault(token, Counter())[label] += 1
+    hits = 0
+    for token, label in pairs:
+        others = table[token]
+        rival = max((count for other, count in others.items() if other != label), default=0)
+        hits += others[label] - 1 > rival
+    return hits / max(1, len(pairs))
 
 
 @torch.no_grad()

@@ -83,7 +83,9 @@ def _measured(exam: Examination, bench: Bench, taps: tuple[Tap, ...]) -> Outcome
         {"before": won.before, "after": won.after, "p": won.p},
     )
     remedy = f"feed it {format_taps(taps)}, in this order: eyas wiring translate gives an engine's keys; or permute fc: eyas export"
-    return confirmed(Fault(code, "draft", (evidence,), remedy, weight_of(won), verified=True))
+    return confirmed(
+        Fault(code, "draft", (evidence,), remedy, weight_of(won), verified=True, shadow=("taps-undeclared", "taps-impossible"))
+    )
 
 
 def code_of(declared: tuple[Tap, ...], found: tuple[Tap, ...]) -> str:

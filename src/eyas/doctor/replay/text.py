@@ -51,6 +51,10 @@ def check_bos(exam: Examination) -> Outcome:
     return ruled_out(f"{twice} of {len(starts)} texts begin with token {bos} twice")
 
 
+# Whatever moves tokens or marks makes answers look foreign.
+_ALSO = ("pair-shift", "label-shift", "mask-rule", "mask-shift", "tokenizer-differs", "target-changed", "dump-other-rows")
+
+
 def check_own(exam: Examination) -> Outcome:
     """By the target where it can run; else by the tokens that the dump stored as its own."""
     samples = exam.samples[:32]
@@ -78,7 +82,7 @@ def check_own(exam: Examination) -> Outcome:
     text = f"the target itself prefers {percent(share)} of {total} of the answers' tokens: the draft learns to foresee somebody else"
     if share < _OWN and not exam.suspects("pair-shift", "mask-rule", "mask-shift", "tokenizer-differs", "target-changed"):
         remedy = "let the target answer the prompts: eyas data regenerate; then capture and train on that"
-        return confirmed(Fault("text-foreign", "dump", (Evidence(text, numbers),), remedy, 0.7))
+        return confirmed(Fault("text-foreign", "dump", (Evidence(text, numbers),), remedy, 0.7, shadow=_ALSO))
     return suspected(text, **numbers)
 
 
