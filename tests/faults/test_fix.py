@@ -11,7 +11,7 @@ from eyas.doctor.exhibits import Options
 from eyas.doctor.fix import DIFF, fix
 from eyas.errors import UserError
 from seeded import behaviour, contents, dumps
-from seeded.edits import redraft
+from seeded.edits import further, names_of, redraft
 from seeded.equivalents import accepted
 from seeded.examine import ROWS
 from seeded.registry import FAULTS, REPLAY
@@ -52,7 +52,7 @@ def test_what_a_file_can_mend_is_mended(code: str, name: str, set_of):
 
 def test_two_faults_are_mended_together(set_of):
     s = set_of("llama")
-    s = redraft(redraft(s, wiring={"taps": ["layer:1", "layer:2", "layer:3"]}), contents.first_ids).but(given=GIVEN)
+    s = redraft(redraft(s, wiring={"taps": names_of(s, further)}), contents.first_ids).but(given=GIVEN)
     report = fix(s.exhibits(), OPTIONS, s.work / "mended")
     assert report.left == ()
     assert len(report.mended) == 2
@@ -73,7 +73,7 @@ def test_what_only_a_training_mends_is_refused(set_of):
 
 
 def test_no_folder_in_use_is_written_to(set_of):
-    s = behaviour.declared("layer:1", "layer:2", "layer:3")(set_of("llama"))
+    s = behaviour.declared(further)(set_of("llama"))
     for out in (s.draft, s.draft / "inside", s.target):
         with pytest.raises(UserError, match=r"the draft itself|not empty"):
             fix(s.exhibits(), OPTIONS, out)

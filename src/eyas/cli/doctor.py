@@ -94,7 +94,8 @@ def _examine(exhibits: Exhibits, options: Options, html: Path | None, as_json: b
     if html is not None:
         from eyas.doctor.slot_matrix import slot_matrix
 
-        exam.measured["slot_matrix"] = slot_matrix(exam)
+        matrix = slot_matrix(exam)
+        exam.measured |= {} if matrix is None else {"slot_matrix": matrix}
         _write_page(html, found.to_json())
     if as_json:
         emit(found.to_json(), True)

@@ -8,18 +8,18 @@ import torch
 
 from eyas.draft.checkpoint import read_draft
 from eyas.draft.permute import permute_taps
-from seeded.edits import Tensors, exported, foreign, redraft
+from seeded.edits import Choice, Tensors, earlier, exported, foreign, further, in_reverse, names_of, redraft
 from seeded.registry import FILES, REPLAY, add, fault
-from seeded.sets import FAMILIES, TAPS, THETA, Set
+from seeded.sets import FAMILIES, THETA, Set
 
 HALF_HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
 DRAFT_ONLY = ("target", "draft", "data")  # a dump with other taps would say the same at once
 IDS = "eagle_aux_hidden_state_layer_ids"
 
 
-def declared(*taps: str) -> Any:
+def declared(choice: Choice) -> Any:
     """The draft says that it reads these states."""
-    return lambda s: redraft(s, wiring={"taps": list(taps)}).but(given=DRAFT_ONLY)
+    return lambda s: redraft(s, wiring={"taps": names_of(s, choice)}).but(given=DRAFT_ONLY)
 
 
 def ids(form: str, value: list[int] | None) -> Any:
@@ -53,12 +53,11 @@ def no_theta(config: dict[str, Any]) -> None:
 # -- A: which states -------------------------------------------------------------------------------------------
 
 for family in FAMILIES:
-    add("taps-shifted", "declared one layer further", declared("layer:1", "layer:2", "layer:3"), family)
-    add("taps-shifted", "declared one layer earlier", declared("embed", "layer:0", "layer:1"), family)
-add("taps-other", "embedding first, last state dropped", declared("embed", "layer:0", "layer:1"), "qwen3")
-add("taps-other", "one slot two layers off", declared("layer:0", "layer:1", "final"))
-add("taps-other", "first slot from the last layer", declared("layer:3", "layer:1", "layer:2"), "deepseek_v3")
-add("taps-other", "embedding in the middle", declared("layer:0", "embed", "layer:2"))
+    add("taps-shifted", "declared one layer further", declared(further), family)
+    add("taps-shifted", "declared one layer earlier", declared(earlier), family)
+add("taps-other", "last slot from the last layer", declared(lambda taps, layers: [*taps[:-1], layers]))
+add("taps-other", "first slot from the last layer", declared(lambda taps, layers: [layers, *taps[1:]]), "deepseek_v3")
+add("taps-other", "embedding in the middle", declared(lambda taps, layers: [taps[0], 0, *taps[2:]]))
 add("taps-shifted", "ids of boundaries where outputs are meant", ids("specforge", [1, 2, 3]))
 add("taps-shifted", "ids of outputs where boundaries are meant", ids("speculators", [0, 1, 2]), "qwen3")
 add("taps-shifted", "middle layer one off", ids("specforge", [0, 2, 3]))
@@ -98,7 +97,7 @@ def unsorted_slots(s: Set) -> Set:
     def take(held: Tensors) -> None:
         held.update({name: tensor.clone() for name, tensor in moved.items()})
 
-    taps = [str(TAPS[old]) for old in order]
+    taps = names_of(s, lambda taps, layers: [taps[old] for old in order])
     made = redraft(s, take, wiring={"taps": taps})
     return exported(made, "specforge", bare=False).but(engine="vllm==0.33.0", given=("target", "draft"))
 
@@ -168,7 +167,7 @@ for family in FAMILIES:
 add("slot-order", "columns of fc reversed", permuted(2, 1, 0), *FAMILIES)
 add("slot-order", "columns of fc turned", permuted(1, 2, 0), "qwen3")
 add("slot-order", "two slots swapped", permuted(1, 0, 2), "deepseek_v3")
-add("slot-order", "taps named in reverse", declared("layer:2", "layer:1", "layer:0"))
+add("slot-order", "taps named in reverse", declared(in_reverse))
 add("head-shape", "half as many heads, twice as wide", lambda s: redraft(s, config=HALF_HEADS))
 add("head-shape", "more heads than the weights have", lambda s: foreign(s, config=layer(num_attention_heads=8)), depths=FILES)
 add("head-shape", "key heads as many as query heads", lambda s: foreign(s, config=layer(num_key_value_heads=4)), "qwen3", depths=FILES)

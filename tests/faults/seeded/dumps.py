@@ -12,11 +12,11 @@ from safetensors.torch import load_file, save_file
 
 from eyas.capture.forward import capture_batch
 from eyas.data.store import Dump
-from eyas.taps import parse_taps
+from eyas.taps import Tap
 from eyas.targets.target import Target
-from seeded.edits import Rows, copied, redump, replace_bytes, rolled
+from seeded.edits import Choice, Rows, copied, earlier, further, in_reverse, names_of, redump, replace_bytes, rolled
 from seeded.registry import FILES, REPLAY, add, fault
-from seeded.sets import FAMILIES, TAPS, Set, load, make_dump, train_draft
+from seeded.sets import FAMILIES, Set, load, make_dump, train_draft
 
 NO_DRAFT = ("target", "dump")
 
@@ -26,23 +26,24 @@ def target_of(folder: Path) -> Target:
     return load(folder)
 
 
-def recaptured(s: Set, taps: str) -> dict[int, torch.Tensor]:
+def recaptured(s: Set, choice: Choice) -> dict[int, torch.Tensor]:
     """Other states of the dump's own texts, by sample."""
     dump, target = Dump.open(s.dump), target_of(s.target)
+    taps = tuple(Tap.parse(name) for name in names_of(s, choice))
     texts = [dump.sample(number).token_ids.tolist() for number in range(dump.num_samples)]
     found: dict[int, torch.Tensor] = {}
     with torch.no_grad():
         for start in range(0, len(texts), 64):
-            for place, item in enumerate(capture_batch(target, texts[start : start + 64], parse_taps(taps))):
+            for place, item in enumerate(capture_batch(target, texts[start : start + 64], taps)):
                 found[start + place] = item.states
     return found
 
 
-def holding(taps: str, **wiring: Any) -> Callable[[Set], Set]:
+def holding(choice: Choice, **wiring: Any) -> Callable[[Set], Set]:
     """The dump holds these states, and still says what it said."""
 
     def plant(s: Set) -> Set:
-        states = recaptured(s, taps)
+        states = recaptured(s, choice)
 
         def change(number: int, rows: Rows) -> None:
             rows["states"].copy_(states[number])
@@ -54,9 +55,9 @@ def holding(taps: str, **wiring: Any) -> Callable[[Set], Set]:
 
 # -- A, B: which states, and what was done to them ---------------------------------------------------------------
 
-add("taps-shifted", "the dump's states are those of a layer later", holding("layer:1,layer:2,layer:3"), *FAMILIES)
-add("taps-shifted", "the dump's states are those of a layer earlier", holding("embed,layer:0,layer:1"), "qwen3")
-add("slot-order", "the dump's states stand in reverse", holding("layer:2,layer:1,layer:0"), "llama", "deepseek_v3")
+add("taps-shifted", "the dump's states are those of a layer later", holding(further), *FAMILIES)
+add("taps-shifted", "the dump's states are those of a layer earlier", holding(earlier), "qwen3")
+add("slot-order", "the dump's states stand in reverse", holding(in_reverse), "llama", "deepseek_v3")
 
 
 def per_slot(change: Callable[[Target, torch.Tensor], torch.Tensor]) -> Callable[[Set], Set]:
@@ -67,7 +68,8 @@ def per_slot(change: Callable[[Target, torch.Tensor], torch.Tensor]) -> Callable
 
         def each(number: int, rows: Rows) -> None:
             with torch.no_grad():
-                rows["states"].copy_(torch.cat([change(target, part) for part in rows["states"].chunk(len(TAPS), dim=1)], dim=1))
+                parts = rows["states"].split(target.hidden_size, dim=1)
+                rows["states"].copy_(torch.cat([change(target, part) for part in parts], dim=1))
 
         return redump(s, each).but(given=("target", "draft", "dump"))
 
@@ -78,9 +80,9 @@ def teacher(make: Callable[[Set], Callable[[int, Rows], None]], **wiring: Any) -
     return lambda s: redump(s, make(s), wiring).but(given=("target", "draft", "dump"))
 
 
-def teacher_of_layer(tap: str, norm: bool = True) -> Callable[[Set], Callable[[int, Rows], None]]:
+def teacher_of(boundary: Callable[[int], int], norm: bool = True) -> Callable[[Set], Callable[[int, Rows], None]]:
     def make(s: Set) -> Callable[[int, Rows], None]:
-        target, states = target_of(s.target), recaptured(s, tap)
+        target, states = target_of(s.target), recaptured(s, lambda taps, layers: [boundary(layers)])
 
         def change(number: int, rows: Rows) -> None:
             with torch.no_grad():
@@ -91,6 +93,9 @@ def teacher_of_layer(tap: str, norm: bool = True) -> Callable[[Set], Callable[[i
         return change
 
     return make
+
+
+before_last = teacher_of(lambda layers: layers - 1)
 
 
 def normed_twice(s: Set) -> Callable[[int, Rows], None]:
@@ -104,9 +109,9 @@ def normed_twice(s: Set) -> Callable[[int, Rows], None]:
 
 
 add("norm-state", "states behind the final norm", per_slot(lambda target, state: target.norm(state)), "llama", "qwen3")
-add("teacher-layer", "labels from the layer before the last", teacher(teacher_of_layer("layer:2")), *FAMILIES)
-add("teacher-layer", "labels from layer 1, as the wiring says", teacher(teacher_of_layer("layer:1"), teacher="layer:1"), "qwen3")
-add("teacher-norm", "labels' state lacks the final norm", teacher(teacher_of_layer("layer:3", norm=False)), "llama", "deepseek_v3")
+add("teacher-layer", "labels from the layer before the last", teacher(before_last), *FAMILIES)
+add("teacher-layer", "labels from layer 1, as the wiring says", teacher(teacher_of(lambda layers: 2), teacher="layer:1"), "qwen3")
+add("teacher-norm", "labels' state lacks the final norm", teacher(teacher_of(lambda layers: layers, norm=False)), "llama", "deepseek_v3")
 add("teacher-norm", "labels' state was normed twice", teacher(normed_twice), "qwen3")
 
 
@@ -147,7 +152,7 @@ def trained_on_shifted(s: Set) -> Set:
 
 def partial(s: Set) -> Set:
     """Each state lacks half of what its layer's last branch added."""
-    before = recaptured(s, "embed,layer:0,layer:1")
+    before = recaptured(s, earlier)
 
     def change(number: int, rows: Rows) -> None:
         rows["states"].copy_(before[number] + 0.5 * (rows["states"] - before[number]))
@@ -156,8 +161,9 @@ def partial(s: Set) -> Set:
 
 
 def columns_of_rank_0(number: int, rows: Rows) -> None:
-    for part in rows["states"].chunk(len(TAPS), dim=1):
-        part[:, part.shape[1] // 2 :] = 0
+    width = rows["teacher"].shape[1]
+    for part in rows["states"].split(width, dim=1):
+        part[:, width // 2 :] = 0
 
 
 def rows_of_rank_0(number: int, rows: Rows) -> None:

@@ -22,6 +22,7 @@ from eyas.draft.checkpoint import draft_wiring_fields, filled
 from eyas.draft.config import DraftConfig
 from eyas.files import metadata_of, sha256_file
 from eyas.formats import export_draft
+from eyas.taps import Tap
 from eyas.wiring import WIRING_HASH, Wiring
 from seeded.sets import Set
 
@@ -62,6 +63,30 @@ def edit_tensors(path: Path, change: Callable[[Tensors], None], metadata: dict[s
     change(tensors)
     path.unlink()
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, texts)
+
+
+# -- names of states, by those that the draft of the set reads -----------------------------------------------------
+
+Choice = Callable[[list[int], int], list[int]]
+
+
+def further(taps: list[int], num_layers: int) -> list[int]:
+    return [tap + 1 for tap in taps]
+
+
+def earlier(taps: list[int], num_layers: int) -> list[int]:
+    return [tap - 1 for tap in taps]
+
+
+def in_reverse(taps: list[int], num_layers: int) -> list[int]:
+    return taps[::-1]
+
+
+def names_of(s: Set, choice: Choice) -> list[str]:
+    """Names of the states that `choice` makes of the draft's boundaries and the target's number of layers."""
+    wiring = json.loads((s.draft / "wiring.json").read_text())
+    taps = [Tap.parse(name).boundary for name in wiring["taps"]]
+    return [str(Tap(boundary)) for boundary in choice([tap for tap in taps if tap is not None], wiring["num_target_layers"])]
 
 
 # -- drafts ----------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from seeded import behaviour, contents, dumps, figures, folders, served, texts
-from seeded.edits import Tensors, redraft, redump, retarget, rolled
+from seeded.edits import Choice, Tensors, earlier, further, names_of, redraft, redump, retarget, rolled
 from seeded.registry import FAULTS, REPLAY, Fault, Plant
 from seeded.sets import THETA, Set
 
@@ -34,12 +34,11 @@ def named(code: str, name: str) -> Fault:
     return found
 
 
-TAPS = {"earlier": ["embed", "layer:0", "layer:1"], "later": ["layer:1", "layer:2", "layer:3"]}
 DRAFT, EVERYTHING = ("target", "draft", "data"), ("target", "draft", "dump", "data")
 
 
-def tap(which: str) -> Plant:
-    return lambda s: redraft(s, wiring={"taps": TAPS[which]})
+def tap(choice: Choice) -> Plant:
+    return lambda s: redraft(s, wiring={"taps": names_of(s, choice)})
 
 
 def config(**changes: object) -> Plant:
@@ -70,13 +69,13 @@ def slots(held: Tensors) -> None:
 
 STORY = "labels from the layer before the last"
 PAIRS = (
-    Pair("the story: taps and teacher", ("taps-shifted", "teacher-layer"), (teacher(STORY), tap("earlier")), EVERYTHING),
-    Pair("the story, on another family", ("taps-shifted", "teacher-layer"), (teacher(STORY), tap("earlier")), EVERYTHING, "qwen3"),
-    Pair("taps and feedback", ("taps-shifted", "norm-feedback"), (tap("later"), config(norm_output=True)), DRAFT),
-    Pair("taps and residual", ("taps-shifted", "norm-placement"), (tap("earlier"), config(norm_before_residual=True)), DRAFT),
-    Pair("taps and theta", ("taps-shifted", "rope-theta"), (tap("later"), theta(100.0)), DRAFT, "qwen3"),
-    Pair("taps and map", ("taps-shifted", "map-other"), (tap("earlier"), tensors(contents.first_ids)), DRAFT),
-    Pair("taps and head", ("taps-shifted", "head-foreign"), (tap("later"), tensors(contents.random_head)), DRAFT, "deepseek_v3"),
+    Pair("the story: taps and teacher", ("taps-shifted", "teacher-layer"), (teacher(STORY), tap(earlier)), EVERYTHING),
+    Pair("the story, on another family", ("taps-shifted", "teacher-layer"), (teacher(STORY), tap(earlier)), EVERYTHING, "qwen3"),
+    Pair("taps and feedback", ("taps-shifted", "norm-feedback"), (tap(further), config(norm_output=True)), DRAFT),
+    Pair("taps and residual", ("taps-shifted", "norm-placement"), (tap(earlier), config(norm_before_residual=True)), DRAFT),
+    Pair("taps and theta", ("taps-shifted", "rope-theta"), (tap(further), theta(100.0)), DRAFT, "qwen3"),
+    Pair("taps and map", ("taps-shifted", "map-other"), (tap(earlier), tensors(contents.first_ids)), DRAFT),
+    Pair("taps and head", ("taps-shifted", "head-foreign"), (tap(further), tensors(contents.random_head)), DRAFT, "deepseek_v3"),
     Pair("slots and feedback", ("slot-order", "norm-feedback"), (tensors(slots), config(norm_output=True)), DRAFT),
     Pair("slots and halves", ("slot-order", "half-order"), (tensors(slots), tensors(behaviour.swap_halves)), DRAFT, "qwen3"),
     Pair("slots and theta", ("slot-order", "rope-theta"), (tensors(slots), theta(10000.0)), DRAFT),
@@ -97,11 +96,11 @@ PAIRS = (
         (teacher(STORY), named("mask-rule", "the questions are marked").plant),
         EVERYTHING,
     ),
-    Pair("template and taps", ("template-differs", "taps-shifted"), (texts.other_template, tap("earlier")), EVERYTHING),
+    Pair("template and taps", ("template-differs", "taps-shifted"), (texts.other_template, tap(earlier)), EVERYTHING),
     Pair("tokenizer and feedback", ("tokenizer-differs", "norm-feedback"), (texts.other_tokenizer, config(norm_output=True)), EVERYTHING),
-    Pair("changed target and taps", ("target-changed", "taps-shifted"), (lambda s: retarget(s, texts.tuned), tap("later")), DRAFT),
+    Pair("changed target and taps", ("target-changed", "taps-shifted"), (lambda s: retarget(s, texts.tuned), tap(further)), DRAFT),
     Pair(
-        "NaN rows and taps", ("dump-not-finite", "dump-wiring"), (lambda s: redump(s, dumps.poke(float("nan"))), tap("earlier")), EVERYTHING
+        "NaN rows and taps", ("dump-not-finite", "dump-wiring"), (lambda s: redump(s, dumps.poke(float("nan"))), tap(earlier)), EVERYTHING
     ),
     Pair("short positions and slots", ("rope-range", "slot-order"), (config(max_position_embeddings=16), tensors(slots)), DRAFT),
     Pair(
@@ -113,7 +112,7 @@ PAIRS = (
     Pair(
         "untrained part and taps",
         ("weights-untrained", "taps-shifted"),
-        (tensors(folders.constant("midlayer.mlp.down_proj.weight", 0.0)), tap("later")),
+        (tensors(folders.constant("midlayer.mlp.down_proj.weight", 0.0)), tap(further)),
         DRAFT,
     ),
 )
