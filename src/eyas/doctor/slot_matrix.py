@@ -10,9 +10,9 @@ from eyas.doctor.examination import Examination
 
 def slot_matrix(exam: Examination) -> dict[str, Any] | None:
     """First-token accuracy on the search rows, by slot and state, of the draft as it was mended; None without a replay."""
-    bench = exam.bench
-    if bench is None:
+    if exam.exhibits.draft is None or exam.exhibits.target is None or exam.bench is None:
         return None
+    bench = exam.bench
     subject, states = bench.subject, bench.evidence.taps
     accuracy = []
     for slot in range(len(subject.taps)):
