@@ -51,3 +51,21 @@ def test_the_table_of_equal_causes_names_codes_that_exist():
     for row, why in SAME_CAUSE:
         assert row <= set(CATALOG), row - set(CATALOG)
         assert len(row) > 1 and why
+
+
+def test_the_benchmark_names_faults_that_exist():
+    path = Path(__file__).parents[2] / "benchmarks" / "doctor.py"
+    spec = importlib.util.spec_from_file_location("benchmark_doctor", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    assert set(module.IMPORTANT) <= {name_of(item) for item in (*FAULTS, *PAIRS, *HEALTHY)}
+    rows = [
+        {"group": "fault", "kind": "A", "right_kind": True, "right_code": False, "told": ["x"], "cpu_seconds": 1.0, "wall_seconds": 1.0},
+        {"group": "fault", "kind": "B", "right_kind": True, "right_code": True, "told": ["y"], "cpu_seconds": 1.0, "wall_seconds": 1.0},
+        {"group": "healthy", "kind": "", "right_kind": False, "right_code": False, "told": ["z"], "cpu_seconds": 1.0, "wall_seconds": 1.0},
+    ]
+    found = module.summary(rows)
+    assert (found["recall_by_kind"], found["recall_by_code"], found["false_alarms"]) == (1.0, 0.5, 1)
+    assert found["precision"] == pytest.approx(2 / 3)
+    assert found["by_kind"] == {"A": 0.0, "B": 1.0}
