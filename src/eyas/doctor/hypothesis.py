@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from eyas.doctor.catalog import entry
+from eyas.doctor.catalog import UNREACHABLE, entry
 
 if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
@@ -191,6 +191,7 @@ class Diagnosis:
             "measured": {name: plain(value) for name, value in self.measured.items()},
             "signature": list(self.signature),
             "notes": list(self.notes),
+            "out_of_reach": dict(UNREACHABLE),
             "exhibits": {name: plain(value) for name, value in self.exhibits.items()},
             "seconds": round(self.seconds, 2),
         }
