@@ -12,7 +12,7 @@ from eyas.doctor.catalog import entry
 from eyas.doctor.checks import all_hypotheses
 from eyas.doctor.examination import Examination
 from eyas.doctor.exhibits import Exhibits, Options
-from eyas.doctor.hypothesis import DEPTHS, Diagnosis, Fault, Finding, Hypothesis, Tested, untestable
+from eyas.doctor.hypothesis import DEPTHS, Diagnosis, Evidence, Fault, Finding, Hypothesis, Outcome, Tested, untestable
 from eyas.doctor.signatures import boosts, suspicions
 from eyas.doctor.verdict import summary_of, verdict_of
 from eyas.errors import UserError
@@ -39,6 +39,7 @@ def examine(exhibits: Exhibits, options: Options) -> tuple[Diagnosis, Examinatio
         here = [item for item in wanted if item.depth == depth]
         here.sort(key=lambda item: -item.prior * boost.get(item.kind, 1.0) / (0.2 + item.seconds))
         _passes(exam, here, tested, started)
+    _prune(exam, tested)
     findings = merge(exam.faults)
     results = tuple(tested[id(item)] for item in wanted if id(item) in tested)
     verdict = verdict_of(exam, findings, results)
@@ -63,13 +64,25 @@ def _passes(exam: Examination, hypotheses: list[Hypothesis], tested: dict[int, T
         mended = exam.measured.get("mended", 0)
         for item in hypotheses:
             before = tested.get(id(item))
-            if before is None or ("replay" in item.needs and before.outcome.judgement in ("ruled out", "suspected")):
+            if before is None or ("replay" in item.needs and before.outcome.judgement != "confirmed"):
                 found = _test(exam, item, started)
                 if before is None or found.outcome.judgement == "confirmed":
                     tested[id(item)] = found
                 exam.faults += found.outcome.faults
         if exam.measured.get("mended", 0) == mended:
             return
+
+
+def _prune(exam: Examination, tested: dict[int, Tested]) -> None:
+    """A fix that looked good on a draft that was still broken otherwise, and does nothing for the mended one, was none."""
+    bench = vars(exam).get("bench")
+    for fault in bench.prune() if bench is not None else ():
+        exam.faults = [held for held in exam.faults if held is not fault]
+        for key, item in tested.items():
+            if fault in item.outcome.faults:
+                words = Evidence("with all other fixes it changes nothing: no cause of its own")
+                outcome = Outcome("suspected", (*item.outcome.evidence, words))
+                tested[key] = Tested(item.hypothesis, outcome, item.seconds)
 
 
 def _test(exam: Examination, item: Hypothesis, started: float) -> Tested:

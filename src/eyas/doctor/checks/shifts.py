@@ -116,7 +116,7 @@ HYPOTHESES = (
         "compare its proposals with the tokens one or two positions away",
         "they agree there more",
         _label,
-        prior=0.3,
+        prior=0.02,
         seconds=0.5,
     ),
     Hypothesis(

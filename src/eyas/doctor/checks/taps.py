@@ -203,7 +203,7 @@ HYPOTHESES = (
         "compare what it proposes with what each state would say through the target's head",
         "it agrees with an inner layer more than with the target",
         _learnt_teacher,
-        prior=0.15,
+        prior=0.03,
         seconds=2.0,
     ),
 )

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from eyas.doctor.checks.taps import default_boundaries
-from eyas.doctor.hypothesis import Slot
-from eyas.doctor.replay.measuring import Result, measure
-from eyas.doctor.replay.subject import Subject
+from eyas.doctor.hypothesis import Fault, Slot
+from eyas.doctor.replay.measuring import Result, compare, measure
+from eyas.doctor.replay.subject import Subject, reverted
 from eyas.doctor.replay.texts import evidence_of
 from eyas.errors import UserError
 from eyas.evaluate.infer.evidence import Evidence
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
 
 _FEWEST = 100  # rows below which nothing is decided
+_NOTHING = 0.003  # in accuracy and in nats
 
 
 class Bench:
@@ -30,6 +31,7 @@ class Bench:
         self._exam, self.target, self.evidence = exam, target, evidence
         self.given = self.subject = subject
         self.whole = exam.loaded_target is not None
+        self.steps: list[tuple[Fault, Subject, Subject]] = []
         self._results: dict[tuple[int, int], tuple[Subject, list[Result]]] = {}
 
     @property
@@ -52,11 +54,25 @@ class Bench:
         """The last step on a few rows only, to leave out what is not worth more."""
         return measure(subject, self.target, self.evidence, (self.evidence.search,), num_steps)[-1]
 
-    def adopt(self, subject: Subject) -> None:
-        """Go on from the mended draft."""
+    def adopt(self, subject: Subject, fault: Fault) -> None:
+        """Go on from the mended draft; `fault` is what the change mends."""
+        self.steps.append((fault, self.subject, subject))
         self.subject = subject
         self._exam.measured["mended"] = self._exam.measured.get("mended", 0) + 1
         self.note()
+
+    def prune(self) -> list[Fault]:
+        """Take back every change without which the mended draft is as good. Returns what they were said to mend."""
+        dropped = []
+        for fault, before, after in self.steps if len(self.steps) > 1 else ():
+            other = reverted(self.subject, before, after)
+            both = zip(self.results(other, 2), self.results(self.subject, 2), strict=True)
+            if all(item.gain >= -_NOTHING and item.nats >= -_NOTHING for item in (compare(*pair) for pair in both)):
+                self.subject = other
+                dropped.append(fault)
+        if dropped:
+            self.note()
+        return dropped
 
     def note(self) -> None:
         """Write what the draft reaches now into the report."""

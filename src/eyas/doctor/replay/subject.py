@@ -60,3 +60,20 @@ class Subject:
         draft.eval().requires_grad_(False)
         draft.use_target(target)
         return draft
+
+
+def reverted(final: Subject, before: Subject, after: Subject) -> Subject:
+    """`final` without the change that made `after` of `before`, as far as nothing later changed the same once more."""
+    names = ("taps", "shift", "ahead", "normed")
+    changes = {name: getattr(before, name) for name in names if getattr(before, name) != getattr(after, name) == getattr(final, name)}
+    fields = [item.name for item in dataclasses.fields(DraftConfig)]
+    old, new, now = before.config, after.config, final.config
+    config = {name: getattr(old, name) for name in fields if getattr(old, name) != getattr(new, name) == getattr(now, name)}
+    tensors = dict(final.tensors)
+    for name in {*before.tensors, *after.tensors}:
+        was, became = before.tensors.get(name), after.tensors.get(name)
+        if was is not became and tensors.get(name) is became:
+            tensors.pop(name, None)
+            if was is not None:
+                tensors[name] = was
+    return dataclasses.replace(final, config=dataclasses.replace(now, **config), tensors=tensors, **changes)

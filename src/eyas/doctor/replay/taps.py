@@ -73,7 +73,6 @@ def _measured(exam: Examination, bench: Bench, taps: tuple[Tap, ...]) -> Outcome
     if not won.decisive(exam.suspects("taps-other", "taps-shifted", "slot-order", "taps-impossible", "taps-undeclared", "files-mixed")):
         text = f"{format_taps(taps)}: right on {percent(won.after)} of the rows, {declared}: {percent(won.before)}; not decisively more"
         return ruled_out(text, after=won.after, before=won.before, p=won.p)
-    bench.adopt(other)
     code = code_of(subject.taps, taps)
     text = (
         f"fed {declared} it is right on {percent(won.before)} of {len(before.hits)} rows, fed {format_taps(taps)} on {percent(won.after)}"
@@ -83,9 +82,10 @@ def _measured(exam: Examination, bench: Bench, taps: tuple[Tap, ...]) -> Outcome
         {"before": won.before, "after": won.after, "p": won.p},
     )
     remedy = f"feed it {format_taps(taps)}, in this order: eyas wiring translate gives an engine's keys; or permute fc: eyas export"
-    return confirmed(
-        Fault(code, "draft", (evidence,), remedy, weight_of(won), verified=True, shadow=("taps-undeclared", "taps-impossible"))
-    )
+    shadow = ("taps-undeclared", "taps-impossible")
+    fault = Fault(code, "draft", (evidence,), remedy, weight_of(won), verified=True, shadow=shadow)
+    bench.adopt(other, fault)
+    return confirmed(fault)
 
 
 def code_of(declared: tuple[Tap, ...], found: tuple[Tap, ...]) -> str:

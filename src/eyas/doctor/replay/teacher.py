@@ -11,7 +11,7 @@ import torch
 
 from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, percent, ruled_out
 from eyas.doctor.replay.bench import Bench
-from eyas.doctor.replay.trial import bench_of
+from eyas.doctor.replay.trial import MENDABLE, bench_of
 from eyas.evaluate.infer.measure import p_value
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def learnt_teacher(exam: Examination) -> Outcome:
     agreements: dict[str, float] = {}
     best, best_hits = "", result.hits
     for place, tap in enumerate(bench.evidence.taps):
-        if tap.is_final or tap.boundary == bench.target.num_layers:
+        if tap.is_final or tap.boundary in (0, bench.target.num_layers):  # the embedding says the token that was read
             continue
         hits = said_N == _said(bench, place)
         agreements[str(tap)] = float(hits.float().mean())
@@ -42,7 +42,7 @@ def learnt_teacher(exam: Examination) -> Outcome:
             f"with the target's own tokens on {percent(result.accuracy)}: its labels came from there"
         )
         remedy = "capture again with --teacher final and train on that dump; wrong labels cannot be mended afterwards"
-        return confirmed(Fault("teacher-layer", "draft", (Evidence(text, numbers),), remedy, 0.92))
+        return confirmed(Fault("teacher-layer", "draft", (Evidence(text, numbers),), remedy, 0.92, shadow=MENDABLE))
     return ruled_out(f"it agrees with the target on {percent(result.accuracy)} of the rows, and with no inner layer more often", **numbers)
 
 

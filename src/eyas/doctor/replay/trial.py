@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from eyas.doctor.catalog import CATALOG
 from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, percent, ruled_out, untestable
 from eyas.doctor.replay.bench import Bench
 from eyas.doctor.replay.measuring import Comparison, compare
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
 
 _HOPELESS = -0.02  # nats on the search rows: no more rows are spent on what is worse by so much
+
+
+# What a draft broken in one of these ways says may look like the tokens of another position or layer.
+MENDABLE = tuple(code for code, row in CATALOG.items() if row.kind in "BCEFG" or code in ("taps-other", "taps-shifted", "pair-shift"))
 
 
 @dataclass(frozen=True)
@@ -61,13 +66,13 @@ def try_options(
         return ruled_out(text, as_given=before[step].accuracy, tried=figures)
     best = max(good, key=lambda option: (tried[option.what].after, tried[option.what].nats))
     won = tried[best.what]
-    bench.adopt(best.subject)
     which = "" if step == 0 else f" at step {step}"
     text = f"{best.what}: with the fix, accuracy{which} {percent(won.before)} -> {percent(won.after)} on {len(before[step].hits)} rows"
     numbers = {"before": won.before, "after": won.after, "nats": won.nats, "p": won.p, "tried": figures}
-    return confirmed(
-        Fault(best.code or code, "draft", (Evidence(text, numbers),), best.remedy, weight_of(won), verified=True, shadow=shadow)
-    )
+    evidence = (Evidence(text, numbers),)
+    fault = Fault(best.code or code, "draft", evidence, best.remedy, weight_of(won), verified=True, shadow=shadow)
+    bench.adopt(best.subject, fault)
+    return confirmed(fault)
 
 
 def weight_of(won: Comparison) -> float:

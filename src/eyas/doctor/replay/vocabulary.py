@@ -51,5 +51,6 @@ def coverage(exam: Examination) -> Outcome:
         return untestable("the map itself is wrong")
     if share < _POOR:
         remedy = "train with a vocabulary counted on texts like these, or the full one: acceptance cannot exceed this share"
-        return confirmed(Fault("map-coverage", "draft", (Evidence(text, {"share": share}),), remedy, 0.6))
+        shadow = ("map-other", "map-absolute", "map-broken", "map-missing")
+        return confirmed(Fault("map-coverage", "draft", (Evidence(text, {"share": share}),), remedy, 0.6, shadow=shadow))
     return ruled_out(text, share=share)
