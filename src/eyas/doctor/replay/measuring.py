@@ -101,7 +101,7 @@ class Comparison:
         """Beyond chance and worth a fix. Where another test already spoke for it, chance alone is asked."""
         if suspected and self.p <= 0.02 and self.z >= 3 and self.gain > 0:
             return True
-        clear = self.p <= 1e-4 and self.z >= 4 and self.gain >= max(least, 0.04 * self.before)
+        clear = self.p <= 5e-4 and self.z >= 4 and self.gain >= max(least, 0.04 * self.before)
         lost = self.before < 0.25 and self.nats >= 0.4 and self.z >= 8 and self.gain >= 0  # so bad that few rows turn right by one fix
         return clear or lost
 
