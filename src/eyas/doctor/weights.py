@@ -188,7 +188,7 @@ def compare_head(exam: Examination) -> Outcome:
     numbers = {"spread": spread, "of_noise": noise, "common": common}
     if spread < 1.3 * noise and common < 2.5 * len(rows) ** -0.5 and abs(_likeness(exam, rows)) < 0.1:
         text = f"rows of lm_head are of equal length (spread {spread:.3f}, noise has {noise:.3f}) and share no direction: it is fresh noise"
-        fault = Fault("head-foreign", "draft", (Evidence(text, numbers),), _RESTORE, 0.85, shadow=("not-loadable", "map-other"))
+        fault = Fault("head-foreign", "draft", (Evidence(text, numbers),), _RESTORE, 0.85, shadow=("not-loadable",))
         return confirmed(fault)
     return ruled_out(f"rows of lm_head are not noise (spread of their lengths {spread:.3f}; noise has {noise:.3f})", **numbers)
 

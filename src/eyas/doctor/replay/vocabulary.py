@@ -32,9 +32,10 @@ def try_maps(exam: Examination) -> Outcome:
     if seen is not None:
         words = "rows mean the tokens for which they are preferred in these texts"
         options.append(Option(words, subject.mapped(seen), "rebuild d2t from the checkpoint that lm_head was trained with", "map-other"))
-    return try_options(
-        exam, "map-other", options, suspected=exam.suspects(*_SUSPECTS), shadow=("map-missing", "map-broken", "map-absolute")
-    )
+    shadow: tuple[str, ...] = ("map-missing", "map-broken", "map-absolute")
+    if exam.suspects("head-foreign", "weights-untrained"):  # rows of noise mean whatever they happen to be preferred for
+        shadow = (*shadow, "head-foreign", "weights-untrained")
+    return try_options(exam, "map-other", options, suspected=exam.suspects(*_SUSPECTS), shadow=shadow)
 
 
 def coverage(exam: Examination) -> Outcome:
