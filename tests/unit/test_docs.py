@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -97,3 +98,12 @@ def test_these_checks_can_fail(tmp_path):
         parse("eyas --nonsense")
     with pytest.raises(Exception, match="nonsense"):
         parse("eyas nonsense")
+
+
+def test_the_readme_quotes_the_benchmark():
+    result = json.loads((ROOT / "benchmarks" / "results" / "loop.json").read_text())
+    readme = (ROOT / "README.md").read_text()
+    got = {goal["figure"]: goal["got"] for goal in result["goals"]}
+    assert f"first-token accuracy | {100 * got['first_token_accuracy']:.1f} %" in readme
+    for figure in ("acceptance_length_measured", "best_speculative_over_plain", "plain_over_transformers"):
+        assert f"| {got[figure]:.2f} |" in readme, figure
