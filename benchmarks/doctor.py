@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,14 +66,12 @@ class Case:
 
 def cases(families: Iterable[str]) -> list[Case]:
     found = [
-        Case("fault", CATALOG[item.code].kind, f"{item.code}: {item.name}", family, lambda s, item=item: grade_fault(item, s))
+        Case("fault", CATALOG[item.code].kind, f"{item.code}: {item.name}", family, partial(grade_fault, item))
         for item in FAULTS
         for family in item.families
     ]
-    found += [Case("pair", "", item.name, item.family, lambda s, item=item: grade_pair(item, s)) for item in PAIRS]
-    found += [
-        Case("healthy", "", item.name, family, lambda s, item=item: grade_healthy(item, s)) for item in HEALTHY for family in item.families
-    ]
+    found += [Case("pair", "", item.name, item.family, partial(grade_pair, item)) for item in PAIRS]
+    found += [Case("healthy", "", item.name, family, partial(grade_healthy, item)) for item in HEALTHY for family in item.families]
     return [case for case in found if case.family in set(families)]
 
 

@@ -124,8 +124,8 @@ def test_wrong_states_are_others_and_exist(taps, wrong):
 
 
 def test_recipe_fits_its_time():
-    assert Recipe.for_minutes(11).evaluated == 30
+    assert Recipe.for_minutes(11).evaluated == 20
     assert Recipe.for_minutes(2).num_chats < Recipe.for_minutes(11).num_chats
-    assert Recipe.for_minutes(11).seconds_behind < 3 * 60
+    assert Recipe.for_minutes(11).seconds_behind < 5 * 60, "training gets about half of it"
     with pytest.raises(UserError, match="--minutes"):
         Recipe.for_minutes(1)

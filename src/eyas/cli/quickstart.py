@@ -12,7 +12,7 @@ from eyas.cli.options import DeviceOption, DtypeOption, JsonOption
 
 def command(
     out: Annotated[Path, typer.Option(help="A folder for everything: target, chats, dump, draft, summary.json, report.png.")],
-    minutes: Annotated[float, typer.Option(help="How long the show may take on two cores; training gets what the rest leaves.")] = 11.0,
+    minutes: Annotated[float, typer.Option(help="How long the show may take on two cores; training gets what the rest leaves.")] = 11.5,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "bf16",
     as_json: JsonOption = False,

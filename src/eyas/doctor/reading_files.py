@@ -94,8 +94,8 @@ def _prometheus_figures(text: str, path: Path, told: Told) -> list[ServerFigures
                 engine = next((name for name, start in (("vllm", _VLLM), ("sglang", _SGLANG)) if sample.name.startswith(start)), None)
                 if engine is None or sample.name.endswith("_created"):
                     continue
-                labels = {key: value for key, value in sample.labels.items() if key not in ("position", "engine")}
-                values = servers.setdefault((engine, tuple(sorted(labels.items()))), {})
+                kept = {key: value for key, value in sample.labels.items() if key not in ("position", "engine")}
+                values = servers.setdefault((engine, tuple(sorted(kept.items()))), {})
                 _keep(values, sample.name.removesuffix("_total"), sample.labels.get("position"), float(sample.value))
     except (ValueError, KeyError, IndexError) as error:
         raise UserError(f"{path} is no Prometheus text", got=str(error)[:160], remedy="save what GET /metrics gives, unchanged") from error

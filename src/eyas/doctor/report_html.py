@@ -165,8 +165,8 @@ def _bars(measured: Mapping[str, Any]) -> list[Bar]:
         wanted = expected[place] if place < len(expected) else None
         seen = (reported[place] if place < len(reported) else None) or {}
         words = f"position {place}: expected {_percent(wanted)}, reported {_percent(seen.get('value'))}"
-        heights = [_pixels(value) for value in (wanted, seen.get("value"), seen.get("low"), seen.get("high"))]
-        bars.append(Bar(_CHART_LEFT + _CHART_STEP * place, str(place), *heights, words=words))
+        expects, reports, low, high = (_pixels(value) for value in (wanted, seen.get("value"), seen.get("low"), seen.get("high")))
+        bars.append(Bar(_CHART_LEFT + _CHART_STEP * place, str(place), expects, reports, low, high, words))
     return bars
 
 

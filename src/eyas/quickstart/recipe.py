@@ -9,9 +9,9 @@ from typing import Any
 from eyas.errors import UserError
 from eyas.taps import Tap, parse_taps
 
-DEFAULT_MINUTES = 11.0
-_CHATS_PER_MINUTE = 60  # a fifth of a second each to capture; more text would leave too little time to learn from it
-_EVALUATED_PER_MINUTE = 3
+DEFAULT_MINUTES = 11.5
+_CHATS_PER_MINUTE = 48  # a quarter of a second each to capture; more text would leave too little time to learn from it
+_EVALUATED_PER_MINUTE = 2
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class Recipe:
     prompt_tokens: int = 512
     evaluated_tokens: int = 128
     num_draft_tokens: int = 3
-    lossless_prompts: int = 3
+    lossless_prompts: int = 2
+    speed_prompts: int = 3
     learning_rate: float = 4e-4
     training_steps: int | None = None
     seed: int = 0
@@ -47,9 +48,9 @@ class Recipe:
     def for_minutes(minutes: float) -> Recipe:
         """Raises UserError for less than two minutes: then there is nothing to see."""
         if not 2 <= minutes <= 600:
-            raise UserError("--minutes is out of range", got=minutes, allowed="2 to 600; the default is 11")
-        evaluated = max(10, min(30, int(_EVALUATED_PER_MINUTE * minutes)))
-        return Recipe(minutes, int(_CHATS_PER_MINUTE * minutes), evaluated, seconds_behind=25 + 5 * evaluated)
+            raise UserError("--minutes is out of range", got=minutes, allowed="2 to 600; the default is 11.5")
+        evaluated = max(10, min(20, int(_EVALUATED_PER_MINUTE * minutes)))
+        return Recipe(minutes, int(_CHATS_PER_MINUTE * minutes), evaluated, seconds_behind=40 + 10 * evaluated)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

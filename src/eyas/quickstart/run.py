@@ -227,7 +227,9 @@ class _Quickstart:
         return {"reason": None}
 
     def _evaluate(self) -> dict[str, Any]:
-        settings = EvaluateSettings(self.recipe.num_draft_tokens, self.recipe.evaluated_tokens, batch=16)
+        settings = EvaluateSettings(
+            self.recipe.num_draft_tokens, self.recipe.evaluated_tokens, batch=16, speed_prompts=self.recipe.speed_prompts
+        )
         prompts = self._heldout_prompts()
         answers = greedy_answers(self.target, prompts, settings.max_new_tokens, batch=32)
         few = spread(prompts, self.recipe.lossless_prompts)
