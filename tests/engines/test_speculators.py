@@ -16,8 +16,11 @@ from eyas.formats import export_draft
 pytestmark = pytest.mark.timeout(600)
 
 
-def test_the_library_holds_the_same_tensors(shipped: Path, tmp_path: Path) -> None:
+def test_the_library_holds_the_same_tensors(shipped: Path, smollm2: Path, tmp_path: Path) -> None:
     report = export_draft(shipped, "speculators", tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    config["speculators_config"]["verifier"]["name_or_path"] = str(smollm2)  # the library looks the target up when it loads
+    (tmp_path / "out" / "config.json").write_text(json.dumps(config))
     run_engine("speculators_worker.py", tmp_path / "out", tmp_path / "seen")
     seen = load_file(tmp_path / "seen" / "tensors.safetensors")
     written = load_file(tmp_path / "out" / "model.safetensors")
