@@ -58,4 +58,4 @@ def test_no_traceback_for_a_target_of_which_nothing_is_left(set_of, tmp_path: Pa
     bare.mkdir()
     shutil.copy(s.target / "config.json", bare)
     found = examined(s.but(target=bare, given=("target", "draft", "dump")))
-    assert not found.notes or all("stumbled" not in note for note in found.notes)
+    assert not found.notes or all("broke" not in note for note in found.notes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import struct
 import subprocess
@@ -10,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from eyas.doctor import diagnose
+from eyas.doctor import diagnose, runner
 from eyas.doctor.catalog import CATALOG, KINDS
 from eyas.doctor.checks import all_hypotheses
+from eyas.doctor.examination import Examination
 from eyas.doctor.exhibits import Exhibits, Options
-from eyas.doctor.hypothesis import DEPTHS, Diagnosis, Evidence, Fault
+from eyas.doctor.hypothesis import DEPTHS, Diagnosis, Evidence, Fault, Outcome
 from eyas.doctor.opening.draft import eyas_name
 from eyas.doctor.opening.headers import read_header
 from eyas.doctor.planning import plan
@@ -187,6 +189,21 @@ def test_what_does_not_exist_is_refused(tmp_path: Path):
     for options in (Options(only=("X",)), Options(depths=("deep",)), Options(minutes=0), Options(rows=0)):
         with pytest.raises(UserError):
             options.check()
+
+
+def test_a_test_that_breaks_rules_nothing_out(tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch):
+    """Whatever the accuracy says: what a broken test would have found is not known."""
+
+    def breaks(exam: Examination) -> Outcome:
+        exam.measured["accuracy"] = 0.9
+        raise KeyError("a bug")
+
+    hypothesis = dataclasses.replace(all_hypotheses()[0], run=breaks, needs=())
+    monkeypatch.setattr(runner, "all_hypotheses", lambda: [hypothesis])
+    found = diagnose(Exhibits(target=str(target), draft=draft(tmp_path / "draft")), Options(depths=(hypothesis.depth,)))
+    assert found.verdict == "inconclusive"
+    assert hypothesis.code in found.summary
+    assert "bug in Eyas" in found.notes[0]
 
 
 def test_only_and_skip_choose_what_is_tested(tmp_path: Path, target: Path):

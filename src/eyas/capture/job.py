@@ -18,6 +18,7 @@ from eyas.errors import UserError, WiringError
 from eyas.progress import console
 from eyas.provenance import provenance, versions
 from eyas.taps import Tap, format_taps
+from eyas.targets.describe import loaded_wiring
 from eyas.targets.loading import dtype_name
 from eyas.targets.target import Target
 from eyas.wiring import Wiring
@@ -101,13 +102,8 @@ def bytes_per_token(target: Target, num_taps: int) -> int:
 
 
 def dump_header(target: Target, corpus: Corpus, settings: CaptureSettings, plan: Plan, trace_hash: str | None) -> DumpHeader:
-    wiring = Wiring(
+    wiring = loaded_wiring(target).replace(
         taps=settings.taps,
-        num_target_layers=target.num_layers,
-        target_hidden_size=target.hidden_size,
-        target_vocab_size=target.vocab_size,
-        tokenizer_hash=target.tokenizer_hash,
-        target_name=target.name,
         trace_hash=trace_hash,
         states_dtype=dtype_name(target.dtype),
         teacher=settings.teacher,

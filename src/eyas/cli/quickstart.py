@@ -17,7 +17,7 @@ def command(
     dtype: DtypeOption = "bf16",
     as_json: JsonOption = False,
 ) -> None:
-    """Get a target, let it answer chats, capture its states, train a draft, evaluate it and decode with it.
+    """Get a target and chats that it answered, capture its states, train a draft, evaluate it and decode with it.
 
     No hub and no GPU needed. A run that was killed goes on when the command is repeated.
     """

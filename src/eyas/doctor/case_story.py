@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import jinja2
-
 import eyas
 from eyas.doctor.case import Case, Event
+from eyas.doctor.pages import environment
 from eyas.errors import UserError
 
 
@@ -22,15 +21,8 @@ def story(case: Case) -> list[str]:
 def story_html(case: Case) -> str:
     """Raises UserError for a case without any event."""
     story(case)
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("eyas.doctor", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     parts = [(event, told(event)[0], told(event)[1:], _colour(event)) for event in case.events]
-    return environment.get_template("case.html.j2").render(parts=parts, name=case.folder.resolve().name, version=eyas.__version__)
+    return environment().get_template("case.html.j2").render(parts=parts, name=case.folder.resolve().name, version=eyas.__version__)
 
 
 def to_json(case: Case) -> dict[str, Any]:

@@ -24,11 +24,15 @@ if TYPE_CHECKING:
 
 
 class Examination:
-    """`faults` are those confirmed so far. `notes`: what the user should know beside them. `measured`: figures for the report."""
+    """`faults` are those confirmed so far. `broken`: codes whose test raised. `notes`: what the user should know beside them.
+
+    `measured`: figures for the report.
+    """
 
     def __init__(self, exhibits: Exhibits, options: Options) -> None:
         self.exhibits, self.options = exhibits, options
         self.faults: list[Fault] = []
+        self.broken: list[str] = []
         self.notes: list[str] = []
         self.measured: dict[str, Any] = {}
         self.slots: tuple[Slot, ...] = ()

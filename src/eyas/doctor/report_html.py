@@ -18,6 +18,7 @@ import jinja2
 
 import eyas
 from eyas.doctor.catalog import KINDS
+from eyas.doctor.pages import environment
 from eyas.files import write_text
 
 _ROW, _TOP, _BOX, _HEIGHT = 34, 26, 132, 24
@@ -83,43 +84,33 @@ def page(report: Mapping[str, Any]) -> str:
     states = [Box(name, _TOP + _ROW * place) for place, name in enumerate(names)]
     inputs = [Box(f"slot {item['slot']}", _TOP + _ROW * place) for place, item in enumerate(slots)]
     bars = _bars(report.get("measured", {}))
-    return (
-        _environment()
-        .get_template("report.html.j2")
-        .render(
-            report=report,
-            version=eyas.__version__,
-            kinds=KINDS,
-            hypotheses=sorted(report.get("hypotheses", []), key=lambda item: _ORDER.get(item["verdict"], 4)),
-            counts=_counts(report.get("hypotheses", [])),
-            states=states,
-            inputs=inputs,
-            lines=_lines(slots, states, inputs),
-            diagram_height=_TOP + _ROW * max(len(states), len(inputs), 1),
-            box=_BOX,
-            height=_HEIGHT,
-            right=_RIGHT,
-            bars=bars,
-            rate=rate_of(report.get("measured", {})),
-            chart_width=_CHART_LEFT + _CHART_STEP * max(1, len(bars)) + 20,
-            chart_height=_CHART_HEIGHT,
-            ticks=[(share, _CHART_HEIGHT * (1 - share / 100)) for share in (0, 25, 50, 75, 100)],
-            matrix=_matrix(report.get("measured", {}).get("slot_matrix"), slots),
-            measured=_plain_figures(report.get("measured", {})),
-        )
+    return _template("report.html.j2").render(
+        report=report,
+        version=eyas.__version__,
+        kinds=KINDS,
+        hypotheses=sorted(report.get("hypotheses", []), key=lambda item: _ORDER.get(item["verdict"], 4)),
+        counts=_counts(report.get("hypotheses", [])),
+        states=states,
+        inputs=inputs,
+        lines=_lines(slots, states, inputs),
+        diagram_height=_TOP + _ROW * max(len(states), len(inputs), 1),
+        box=_BOX,
+        height=_HEIGHT,
+        right=_RIGHT,
+        bars=bars,
+        rate=rate_of(report.get("measured", {})),
+        chart_width=_CHART_LEFT + _CHART_STEP * max(1, len(bars)) + 20,
+        chart_height=_CHART_HEIGHT,
+        ticks=[(share, _CHART_HEIGHT * (1 - share / 100)) for share in (0, 25, 50, 75, 100)],
+        matrix=_matrix(report.get("measured", {}).get("slot_matrix"), slots),
+        measured=_plain_figures(report.get("measured", {})),
     )
 
 
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("eyas.doctor", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["shown"] = _shown
-    return environment
+def _template(name: str) -> jinja2.Template:
+    made = environment()
+    made.filters["shown"] = _shown
+    return made.get_template(name)
 
 
 # -- the wiring ------------------------------------------------------------------------------------------------

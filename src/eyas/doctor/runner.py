@@ -98,7 +98,8 @@ def _test(exam: Examination, item: Hypothesis, started: float) -> Tested:
     except UserError as error:
         outcome = untestable(" ".join(str(error).split()))
     except Exception as error:  # exhibits may be broken in any way; one test that trips over them must not end the others
-        outcome = untestable(f"the test stumbled: {type(error).__name__}: {str(error)[:200]}")
+        outcome = untestable(f"the test itself broke, which is a bug in Eyas: {type(error).__name__}: {str(error)[:200]}")
+        exam.broken.append(item.code)
         exam.notes.append(f"{item.code}: {outcome.reason}")
     if outcome.judgement == "confirmed":
         console.print(f"{outcome.faults[0].code}: {outcome.evidence[0].text}", markup=False, highlight=False)

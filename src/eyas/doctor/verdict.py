@@ -12,9 +12,14 @@ _OVER_PAIRS = 0.05  # and by so much it must beat a mere table of which token fo
 
 
 def verdict_of(exam: Examination, findings: Sequence[Finding], tested: Sequence[Tested]) -> Verdict:
-    """A fault where one was found. Else healthy only if the wiring was proved on real text; weak if it is right and predicts little."""
+    """A fault where one was found. Else healthy only if the wiring was proved on real text; weak if it is right and predicts little.
+
+    A test that broke has ruled nothing out: without a fault found elsewhere, nothing is decided.
+    """
     if findings:
         return "fault"
+    if exam.broken:
+        return "inconclusive"
     accuracy = exam.measured.get("accuracy")
     if accuracy is None:
         complete = exam.exhibits.draft is None and any(item.outcome.judgement == "ruled out" for item in tested)
@@ -34,4 +39,6 @@ def summary_of(exam: Examination, verdict: Verdict, findings: Sequence[Finding])
         return f"Wired right, and weak: more or closer data and longer training are the remedy.{figure}"
     if verdict == "healthy":
         return f"Nothing is wrong.{figure}"
+    if exam.broken:
+        return f"No fault was found, but {len(exam.broken)} tests broke: {', '.join(sorted(set(exam.broken)))}.{figure}"
     return "No fault was found, but the wiring could not be proved: " + (exam.why_no_bench if exam.draft else "no draft was given") + "."

@@ -21,25 +21,21 @@ from eyas.formats.dumps.verify import Verified, teacher_state, with_first_token
 from eyas.progress import Progress
 from eyas.provenance import provenance
 from eyas.taps import Tap, format_taps
+from eyas.targets.describe import loaded_wiring
 from eyas.targets.target import Target
-from eyas.wiring import Wiring
 
 _VALIDATION_SHARE = 20  # one text in so many is kept from training
 
 
 def dump_header(target: Target, fmt: DumpFormat, files: list[Path], texts: list[IndexedText], verified: Verified, dtype: str) -> DumpHeader:
     hashes = sha256_text("".join(sha256_file(file) for file in files))
-    wiring = Wiring(
+    wiring = loaded_wiring(target).replace(
         taps=verified.taps,
-        num_target_layers=target.num_layers,
-        target_hidden_size=target.hidden_size,
-        target_vocab_size=target.vocab_size,
-        tokenizer_hash=target.tokenizer_hash,
-        target_name=target.name,
         states_dtype=dtype,
         teacher=Tap(None),
         teacher_norm_applied=True,
         corpus_hash=hashes,
+        chat_template_hash=None,  # the files do not say which template made their texts
     )
     kept = len(texts) // _VALIDATION_SHARE
     settings = {"source": fmt.name, "files": hashes, "taps": format_taps(verified.taps), "target": target.name, "dtype": dtype}
