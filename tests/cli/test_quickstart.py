@@ -27,6 +27,8 @@ RECIPE = Recipe(
     evaluated_tokens=32,
     lossless_prompts=2,
     learning_rate=4e-3,
+    tokens_per_batch=2048,
+    draft_vocab_size=None,
     training_steps=60,
 )
 KEYS = {

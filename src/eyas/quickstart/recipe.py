@@ -24,6 +24,7 @@ class Recipe:
         answer_tokens: longest answer in training.
         evaluated: held-out prompts, spread over the domains, answered with at most `evaluated_tokens`.
         seconds_behind: what the acts behind the training are expected to take.
+        tokens_per_batch, draft_vocab_size: small, for many quick steps; there is no time for few good ones.
         training_steps: instead of the time left; for tests.
     """
 
@@ -40,7 +41,9 @@ class Recipe:
     num_draft_tokens: int = 3
     lossless_prompts: int = 2
     speed_prompts: int = 3
-    learning_rate: float = 4e-4
+    learning_rate: float = 6e-4
+    tokens_per_batch: int = 512
+    draft_vocab_size: int | None = 4096
     training_steps: int | None = None
     seed: int = 0
 

@@ -212,7 +212,14 @@ class _Quickstart:
         shutil.rmtree(self.draft, ignore_errors=True)  # one that was finished, but not yet written down
         minutes = self.ledger.once("training_minutes", self._minutes_left)
         length = {"steps": self.recipe.training_steps} if self.recipe.training_steps is not None else {"minutes": minutes}
-        settings = TrainSettings(**length, learning_rate=self.recipe.learning_rate, dtype=dtype_name(self.dtype), seed=self.recipe.seed)
+        settings = TrainSettings(
+            **length,
+            learning_rate=self.recipe.learning_rate,
+            tokens_per_batch=self.recipe.tokens_per_batch,
+            draft_vocab_size=self.recipe.draft_vocab_size,
+            dtype=dtype_name(self.dtype),
+            seed=self.recipe.seed,
+        )
         report = Trainer(self.target, Dump.open(self.dump), settings, self.draft).run()
         console.print(f"     {report.steps} steps, {report.tokens_passed:,} answer tokens passed", highlight=False)
         return dataclasses.asdict(report)
