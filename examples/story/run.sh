@@ -30,7 +30,9 @@ draft=${DRAFT:-$out/draft}
 if [ ! -e "$draft" ]; then
     eyas data prepare --target "$out/target" --chats "$prompts/answered.jsonl" --out "$out/prepared"
     eyas capture --target "$out/target" --data "$out/prepared" --taps "$trained_on" --max-samples 600 --out "$out/dump"
-    eyas train --target "$out/target" --dump "$out/dump" --taps "$trained_on" --out "$draft" --minutes "$minutes"
+    # Small batches: in a few minutes on two cores the number of steps matters more than their size.
+    eyas train --target "$out/target" --dump "$out/dump" --taps "$trained_on" --out "$draft" --minutes "$minutes" \
+        --tokens-per-batch 512 --learning-rate 6e-4 --draft-vocab-size 4096
 fi
 evaluate() { eyas evaluate --target "$out/target" --draft "$draft" --chats "$prompts/heldout.jsonl" --max-chats "$chats" --json "$@"; }
 evaluate >"$out/right.json"

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -123,9 +124,14 @@ def atomic_folder(path: Path, *, overwrite: Callable[[Path], bool] = lambda exis
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:
-    """Read a JSON object; `what` names it in the error ("dump manifest", "draft config", ...)."""
+    """Read a JSON object; `what` names it in the error ("dump manifest", "draft config", ...).
+
+    Raises UserError for anything else, and for a key that is there twice: readers would not agree on which one counts.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise UserError(f"{what} is no ordinary file: {path}")  # a pipe or a device never ends
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_no_key_twice)
     except FileNotFoundError as error:
         raise UserError(f"{what} is missing: {path}", remedy="check the path; was the folder copied whole?") from error
     except IsADirectoryError as error:
@@ -136,6 +142,14 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
         raise UserError(f"{what} is not valid JSON: {path}", got=str(error), remedy="the file is damaged: copy or make it again") from error
     if not isinstance(value, dict):
         raise UserError(f"{what} must hold a JSON object: {path}", got=type(value).__name__)
+    return value
+
+
+def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        twice = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
+        raise ValueError(f"keys are given twice: {', '.join(twice)[:200]}")
     return value
 
 

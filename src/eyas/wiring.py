@@ -13,7 +13,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -174,27 +175,40 @@ def _jsonable(value: Any) -> Any:
     return value
 
 
-_TYPES: dict[str, type | tuple[type, ...]] = {"str": str, "int": int, "bool": bool, "float": (int, float)}
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    "str": lambda value: isinstance(value, str),
+    "bool": lambda value: isinstance(value, bool),
+    "int": lambda value: isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63,
+    "float": lambda value: isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max,
+}
 
 
 def _parse_field(name: str, value: Any, where: str) -> Any:
     if name == "taps":
         if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
-            raise UserError(f"{where}: wiring field taps must be a list of names", got=repr(value))
-        return parse_taps(",".join(value)) if value else ()
+            raise UserError(f"{where}: wiring field taps must be a list of names", got=repr(value)[:80])
+        return _parse_taps(parse_taps, ",".join(value), name, where) if value else ()
     if value is None:
         return None
     if name == "teacher":
-        return Tap.parse(str(value))
+        return _parse_taps(Tap.parse, str(value), name, where)
     if name == "rope_inv_freq":
-        if not isinstance(value, list) or not all(isinstance(part, int | float) for part in value):
+        if not isinstance(value, list) or not all(_KINDS["float"](part) for part in value):
             raise UserError(f"{where}: wiring field rope_inv_freq must be a list of numbers", got=repr(value)[:80])
         return tuple(float(part) for part in value)
     annotation = str(Wiring.__dataclass_fields__[name].type)
-    kind = next((_TYPES[key] for key in ("str", "bool", "int", "float") if annotation.startswith(key)), str)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise UserError(f"{where}: wiring field {name} has the wrong type", got=repr(value), allowed=annotation)
+    kind = next((key for key in _KINDS if annotation.startswith(key)), "str")
+    chosen = annotation.startswith("Literal") and repr(value).replace("'", '"') not in annotation
+    if chosen or not _KINDS[kind](value):
+        raise UserError(f"{where}: wiring field {name} has the wrong type or value", got=repr(value)[:80], allowed=annotation)
     return value
+
+
+def _parse_taps(parse: Callable[[str], Any], text: str, name: str, where: str) -> Any:
+    try:
+        return parse(text)
+    except UserError as error:
+        raise UserError(f"{where}: wiring field {name}: {error.what}", got=error.got, allowed=error.allowed) from error
 
 
 def _same(name: str, left: Any, right: Any) -> bool:

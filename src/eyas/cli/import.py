@@ -22,7 +22,11 @@ def command(
         typer.Option("--target", help="The target, a folder or a hub id. A dump needs it; of a draft it fills in what it knows."),
     ] = None,
     taps: Annotated[
-        str | None, typer.Option("--taps", help="The states, in order, if the files do not say: embed,layer:2,layer:14")
+        str | None,
+        typer.Option(
+            "--taps",
+            help="The states, in order, if the files do not say: embed,layer:2,layer:14. unknown leaves a draft's open, for eyas wiring infer.",
+        ),
     ] = None,
     convention: Annotated[
         str | None,
@@ -43,7 +47,7 @@ def command(
     from eyas.taps import parse_taps
     from eyas.targets.loading import load_target, resolve_device, resolve_dtype
 
-    named = parse_taps(taps) if taps is not None else None
+    named = () if taps == "unknown" else parse_taps(taps) if taps is not None else None
     if is_foreign_dump(path) is None:
         draft = import_draft(
             path, out, source=source, taps=named, convention=convention, target=target, trust_remote_code=trust_remote_code
@@ -52,5 +56,7 @@ def command(
         return
     if target is None:
         raise UserError(f"{path} is a dump, whose states are compared with the target's own", remedy="give --target")
+    if named == ():
+        raise UserError("--taps unknown is for drafts: the states of a dump are compared with the target's own", remedy="leave --taps out")
     loaded = load_target(target, device=resolve_device(device), dtype=resolve_dtype(dtype), trust_remote_code=trust_remote_code)
     show(import_dump(path, target=loaded, out=out, taps=named, convention=convention, source=source).to_json(), as_json)

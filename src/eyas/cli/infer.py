@@ -38,7 +38,7 @@ def infer(
         raise UserError("--rows must be at least 1", got=rows)
     number_type = resolve_dtype(dtype)
     loaded = load_target(target, device=resolve_device(device), dtype=number_type, trust_remote_code=trust_remote_code)
-    held = load_draft(draft, loaded, number_type)
+    held = load_draft(draft, loaded, number_type, taps_known=False)
     corpus = read_corpus(data, target, trust_remote_code)
     corpus.check(loaded.vocab_size, getattr(loaded.config, "max_position_embeddings", None))
     report = infer_wiring(loaded, held.draft, corpus.texts, InferSettings(num_rows=rows))
@@ -54,8 +54,17 @@ def _lines(report: InferReport, declared: tuple[Tap, ...]) -> list[str]:
     lines = [f"{100 * item.accuracy:6.2f} %  {format_taps(item.taps)}" for item in report.candidates[: report.settings.num_candidates]]
     for item in report.others:
         values = ", ".join(f"{name} {100 * accuracy:.2f} %" for name, accuracy in item.accuracies.items())
-        lines.append(f"{item.name}: {item.best}{'' if item.decided else ' (undecided)'}; {values}")
-    lines.append(f"declared: {format_taps(declared)}" + ("" if declared == report.best.taps else ", which is not the best"))
+        other = "" if item.best == item.declared else f", where the draft's config says {item.declared}"
+        lines.append(f"{item.name}: {item.best}{other}{'' if item.decided else ' (undecided)'}; {values}")
+    lines.append(_declared(declared, report.best.taps))
     lines.append(f"{'decided' if report.decided else 'undecided'}: {report.reason}")
     lines.append(f"{report.num_rows} rows, {report.num_tried} choices tried, {report.search_seconds:.1f} s after the capture")
     return lines
+
+
+def _declared(declared: tuple[Tap, ...], best: tuple[Tap, ...]) -> str:
+    from eyas.taps import format_taps
+
+    if not declared:
+        return f"declared: nothing; to use the draft, import it again with --taps {format_taps(best)}"
+    return f"declared: {format_taps(declared)}" + ("" if declared == best else ", which is not the best")

@@ -123,7 +123,8 @@ def _table(title: str, wiring: Wiring) -> Any:
 def diagram(wiring: Wiring) -> str:
     """Which state goes into which slot of the draft's fc, and where the labels come from."""
     if not wiring.taps:
-        return "a target alone: taps are chosen by eyas capture --taps"
+        is_target = wiring.rope_inv_freq is None
+        return "a target alone: taps are chosen by eyas capture --taps" if is_target else "which states it reads is not known: eyas wiring infer"
     width, size = max(len(str(tap)) for tap in wiring.taps), wiring.target_hidden_size or 0
     lines = []
     for slot, tap in enumerate(wiring.taps):

@@ -66,8 +66,21 @@ def read_wiring(folder: Path) -> Wiring:
     return Wiring.from_json(read_json(folder / WIRING, "the draft's wiring"), str(folder / WIRING))
 
 
-def load_draft(folder: Path, target: Target, dtype: torch.dtype) -> LoadedDraft:
+def require_taps(wiring: Wiring, folder: Path) -> None:
+    """Raises UserError if nobody knows what the draft reads: it was imported from files that do not say."""
+    if not wiring.taps:
+        raise UserError(
+            f"which states the draft {folder} reads is not known",
+            got="a draft that was imported with --taps unknown",
+            remedy=f"find it out: eyas wiring infer --target TARGET --draft {folder} --data CHATS; then import it again with --taps",
+        )
+
+
+def load_draft(folder: Path, target: Target, dtype: torch.dtype, *, taps_known: bool = True) -> LoadedDraft:
     """Load onto the target's device and share its embedding.
+
+    Args:
+        taps_known: False lets a draft pass of which nobody knows what it reads, to find that out.
 
     Raises:
         UserError: files missing or damaged, tensors missing, spare, of another shape or not finite, a vocabulary map
@@ -79,6 +92,8 @@ def load_draft(folder: Path, target: Target, dtype: torch.dtype) -> LoadedDraft:
         )
     wiring = read_wiring(folder)
     config = DraftConfig.from_json(read_json(folder / CONFIG, "the draft's config"), str(folder / CONFIG))
+    if taps_known:
+        require_taps(wiring, folder)
     _check_sizes(config, wiring, target, folder)
     draft = _checked(config, wiring, folder)
     draft.to(device=target.device, dtype=dtype).eval().requires_grad_(False)
@@ -96,6 +111,7 @@ def read_draft(folder: Path) -> LoadedDraft:
         raise UserError(f"draft folder does not exist: {folder}")
     wiring = read_wiring(folder)
     config = DraftConfig.from_json(read_json(folder / CONFIG, "the draft's config"), str(folder / CONFIG))
+    require_taps(wiring, folder)
     _check_taps(config, wiring, folder)
     draft = _checked(config, wiring, folder).eval().requires_grad_(False)
     trace = folder / TRACE
@@ -215,7 +231,7 @@ def _check_sizes(config: DraftConfig, wiring: Wiring, target: Target, folder: Pa
 
 
 def _check_taps(config: DraftConfig, wiring: Wiring, folder: Path) -> None:
-    if len(wiring.taps) != config.num_taps:
+    if wiring.taps and len(wiring.taps) != config.num_taps:
         raise UserError(
             f"{folder}: config and wiring disagree on the taps",
             got=f"num_taps {config.num_taps}",

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from eyas.capture.trace import Trace, check_identity
-from eyas.draft.checkpoint import load_draft, read_wiring
+from eyas.draft.checkpoint import load_draft, read_wiring, require_taps
 from eyas.draft.model import Eagle3Draft
 from eyas.taps import Tap
 from eyas.targets.cpu_linear import can_pack, pack_linears
@@ -39,7 +39,9 @@ def load_pair(target: str, draft: Path | None, device: torch.device, dtype: torc
         UserError: files are missing or damaged.
     """
     if draft is not None:
-        require_match(read_wiring(draft), "the draft", target_wiring(target, trust_remote_code), "the target")
+        wiring = read_wiring(draft)
+        require_taps(wiring, draft)
+        require_match(wiring, "the draft", target_wiring(target, trust_remote_code), "the target")
     loaded = load_target(target, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
     return ServingPair(loaded, None, (), ()) if draft is None else attach_draft(loaded, draft)
 

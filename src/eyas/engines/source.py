@@ -15,7 +15,7 @@ def read_source(path: Path) -> tuple[Wiring, DraftFacts | None]:
     draft = None
     if (path / "wiring.json").is_file():
         wiring, draft = _wiring(path / "wiring.json"), DraftFacts.read(path)
-        if len(wiring.taps) != draft.config["num_taps"]:
+        if wiring.taps and len(wiring.taps) != draft.config["num_taps"]:
             raise UserError(f"{path}: wiring and config disagree on the taps", got=len(wiring.taps), allowed=draft.config["num_taps"])
     elif (path / "manifest.json").is_file():
         manifest = read_json(path / "manifest.json", "the dump's manifest")
@@ -25,7 +25,7 @@ def read_source(path: Path) -> tuple[Wiring, DraftFacts | None]:
     else:
         raise UserError("neither a draft, nor a dump, nor a wiring.json", got=str(path), remedy="give the folder of an Eyas draft")
     if not wiring.taps:
-        raise UserError(f"the wiring of {path} names no taps", remedy="give a draft or a dump: a target alone has none")
+        raise UserError(f"the wiring of {path} names no taps", remedy="a target alone has none; of a draft, find them out: eyas wiring infer")
     return wiring, draft
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from eyas.data.chats import read_chats
-from eyas.draft.checkpoint import read_wiring
+from eyas.draft.checkpoint import read_wiring, require_taps
 from eyas.engine.pair import ServingPair, load_pair
 from eyas.errors import UserError
 from eyas.evaluate.answers import Prompt, render_prompts, spread
@@ -90,6 +90,7 @@ def _check_taps(job: Job) -> list[str]:
             f"draft folder does not exist: {job.draft}", remedy="train one (eyas train) or pull one (eyas model pull smollm2-135m-draft)"
         )
     wiring = read_wiring(job.draft)
+    require_taps(wiring, job.draft)
     layers = target_wiring(job.target, job.trust_remote_code).num_target_layers
     assert layers is not None
     fed = fed_taps(wiring, layers, job.as_if)

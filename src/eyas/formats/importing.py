@@ -22,10 +22,13 @@ from eyas.taps import Tap, format_taps
 from eyas.targets.describe import target_wiring
 from eyas.wiring import WIRING_HASH, Wiring, require_match
 
+_TO_INFER = "or leave them open with --taps unknown and find them out with eyas wiring infer"
+_OPEN = "which states the draft reads is left open: eyas wiring infer finds it out; then import it again with --taps"
+
 
 @dataclass(frozen=True)
 class Said:
-    """What the user said beside the checkpoint; `target_wiring` is that of the target, if one was named."""
+    """What the user said beside the checkpoint: `taps` are () if nobody knows them, `target_wiring` is that of the target."""
 
     taps: tuple[Tap, ...] | None = None
     meaning: Meaning | None = None
@@ -46,7 +49,8 @@ def import_draft(
 
     Args:
         source: the project that wrote it; `auto` tells it from config and keys.
-        taps: the states that the draft reads, if the checkpoint does not say or says it wrongly.
+        taps: the states that the draft reads, if the checkpoint does not say or says it wrongly; () leaves them open, and
+            the draft can be used for nothing but finding them out.
         convention: what a layer id means, `boundary` or `output`, if it is not what the project's ids mean.
         target: folder or hub id; fills what only the target knows, and embedding and head are compared with its own.
 
@@ -116,7 +120,7 @@ def _wiring(draft: Eagle3Draft, source: Source, fmt: Format, sidecar: Sidecar | 
         require_match(base, "the draft", said.target_wiring, "the target")
         base = _completed(base, said.target_wiring)
     taps, assumed, notes = _taps(source, fmt, sidecar, said, base.num_target_layers)
-    if len(taps) != draft.config.num_taps:
+    if taps and len(taps) != draft.config.num_taps:
         raise UserError(
             f"{source.where}: fc reads another number of states",
             got=f"{format_taps(taps)}",
@@ -138,6 +142,8 @@ def _completed(wiring: Wiring, target: Wiring) -> Wiring:
 def _taps(
     source: Source, fmt: Format, sidecar: Sidecar | None, said: Said, num_layers: int | None
 ) -> tuple[tuple[Tap, ...], list[str], list[str]]:
+    if said.taps == ():
+        return (), [], [_OPEN]
     ids = ids_of(source.config, source.where)
     meaning, why = _meaning(source, fmt, said)
     read = to_taps(ids, meaning, source.where) if ids is not None and meaning is not None and not _for_engine(sidecar) else None
@@ -181,12 +187,12 @@ def _default_taps(
         raise UserError(
             f"{source.where} has layer ids, but {fmt.title} keeps none, so what they mean is not known",
             got=ids,
-            remedy="say it with --convention boundary or --convention output, or name the states with --taps",
+            remedy=f"say it with --convention boundary or --convention output, or name the states with --taps; {_TO_INFER}",
         )
     if num_layers is None:
         raise UserError(
             f"{source.where} does not say which states the draft reads",
-            remedy="name them with --taps, or give --target: then the project's default is taken, and said",
+            remedy=f"name them with --taps, or give --target: then the project's default is taken, and said; {_TO_INFER}",
         )
     boundaries = fmt.default_taps(source.config, num_layers)
     if len(set(boundaries)) != len(boundaries) or min(boundaries) < 0 or max(boundaries) > num_layers:
@@ -212,7 +218,8 @@ def _card(folder: Path, fmt: Format, wiring: Wiring, assumed: list[str], notes: 
     lines = [
         f"# EAGLE-3 draft from {fmt.title}",
         "",
-        f"Imported from `{folder.resolve().name}`; it reads {format_taps(wiring.taps)}, in this order.",
+        f"Imported from `{folder.resolve().name}`; "
+        + (f"it reads {format_taps(wiring.taps)}, in this order." if wiring.taps else "which states it reads is not known."),
         "",
     ]
     for title, items in (("Assumed, because nothing said it", assumed), ("Notes", notes)):

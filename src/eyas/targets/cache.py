@@ -15,6 +15,7 @@ import torch
 from transformers.cache_utils import Cache
 
 from eyas.errors import UserError
+from eyas.targets.attention_masks import MaskForm
 
 
 class SlotCache(Cache):
@@ -27,16 +28,8 @@ class SlotCache(Cache):
     def __init__(self, config: Any, num_slots: int, capacity: int, device: torch.device) -> None:
         super().__init__(layers=[])
         text = config.get_text_config(decoder=True)
-        kinds = list(getattr(text, "layer_types", None) or [])
-        odd = sorted(set(kinds) - {"full_attention", "sliding_attention"})
-        if odd:
-            raise UserError("this target keeps states that cannot be rolled back", got=odd, allowed="full and sliding attention layers")
+        self._masks = MaskForm.of(config)
         self.num_slots, self.capacity, self.device = num_slots, capacity, device
-        self.sliding_window: int | None = text.sliding_window if "sliding_attention" in kinds else None
-        if not kinds and getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True):
-            self.sliding_window, kinds = text.sliding_window, ["sliding_attention"]
-        self._layer_kinds = set(kinds) or {"full_attention"}
-        self._adds_mask = text._attn_implementation == "eager"  # others take a mask of booleans
         self.lengths_B = torch.zeros(num_slots, dtype=torch.long, device=device)
         self._keys: list[torch.Tensor | None] = [None] * text.num_hidden_layers
         self._values: list[torch.Tensor | None] = [None] * text.num_hidden_layers
@@ -67,7 +60,8 @@ class SlotCache(Cache):
         uniform = bool((start_B == start_B[0]).all())
         self._span = (int(start_B[0]), num_new) if uniform else None
         self._write_BT = position_BT
-        return position_BT, self._mask(position_BT)
+        key_S = torch.arange(self._shown, device=self.device)
+        return position_BT, self._masks.build(position_BT[:, None, :, None], key_S)
 
     def advance(self, num_tokens: torch.Tensor | int) -> None:
         """Make the first `num_tokens` [B] of the tokens just written valid; the rest is forgotten."""
@@ -88,18 +82,6 @@ class SlotCache(Cache):
                     larger[:, :, : self.capacity] = held
                     store[layer_idx] = larger
         self.capacity = capacity
-
-    def _mask(self, position_BT: torch.Tensor) -> Any:
-        key_S = torch.arange(self._shown, device=self.device)
-        full = key_S <= position_BT[:, None, :, None]
-        masks = {"full_attention": full}
-        if self.sliding_window is not None:
-            masks["sliding_attention"] = full & (key_S > position_BT[:, None, :, None] - self.sliding_window)
-        if self._adds_mask:
-            masks = {kind: torch.where(mask, 0.0, torch.finfo(torch.float32).min) for kind, mask in masks.items()}
-        if len(self._layer_kinds) == 1:
-            return masks[next(iter(self._layer_kinds))]
-        return masks
 
     # -- called by the model's layers --------------------------------------------------------------------------
 

@@ -76,7 +76,7 @@ def _natural(name: str) -> tuple[object, ...]:
     parts: list[object] = []
     number = ""
     for sign in name + " ":
-        if sign.isdigit():
+        if sign in "0123456789":
             number += sign
             continue
         if number:
