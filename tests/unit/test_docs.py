@@ -107,3 +107,19 @@ def test_the_readme_quotes_the_benchmark():
     assert f"first-token accuracy | {100 * got['first_token_accuracy']:.1f} %" in readme
     for figure in ("acceptance_length_measured", "best_speculative_over_plain", "plain_over_transformers"):
         assert f"| {got[figure]:.2f} |" in readme, figure
+
+
+def test_the_readme_quotes_the_quickstart():
+    result = json.loads((ROOT / "benchmarks" / "results" / "quickstart.json").read_text())
+    readme = (ROOT / "README.md").read_text()
+    own, shipped = result, result["shipped"]
+    loops_out = [column["without_loops"] for column in (own, shipped)]
+    rows = {
+        "first-token accuracy": [f"{100 * column['first_token_accuracy']:.1f} %" for column in loops_out],
+        "tokens per round, measured (K = 3)": [f"{column['acceptance_length_measured']:.2f}" for column in loops_out],
+        "first-token accuracy if fed the wrong states": [f"{100 * column['accuracy_as_if_wrong_taps']:.1f} %" for column in (own, shipped)],
+    }
+    for name, (left, right) in rows.items():
+        assert f"| {name} | {left} | {right} |" in readme, name
+    assert f"took {result['wall_seconds'] / 60:.1f} minutes" in readme
+    assert f"and {result['peak_rss_gib']:.1f} GiB" in readme
