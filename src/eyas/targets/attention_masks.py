@@ -12,6 +12,9 @@ import torch
 
 from eyas.errors import UserError
 
+# Layers whose states can be cut off by length. An indexer (DeepSeek-V3.2) narrows the full mask by itself.
+_BY_LENGTH = {"full_attention", "sliding_attention", "indexed_attention"}
+
 
 @dataclass(frozen=True)
 class MaskForm:
@@ -26,9 +29,9 @@ class MaskForm:
         """Raises UserError for layers that keep no keys (recurrent, linear), or see them in another way (chunked)."""
         text = config.get_text_config(decoder=True)
         kinds = list(getattr(text, "layer_types", None) or [])
-        odd = sorted(set(kinds) - {"full_attention", "sliding_attention"})
+        odd = sorted(set(kinds) - _BY_LENGTH)
         if odd:
-            raise UserError("this target keeps states that cannot be rolled back", got=odd, allowed="full and sliding attention layers")
+            raise UserError("this target keeps states that cannot be rolled back", got=odd, allowed=", ".join(sorted(_BY_LENGTH)))
         window: int | None = text.sliding_window if "sliding_attention" in kinds else None
         if not kinds and getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True):
             window, kinds = text.sliding_window, ["sliding_attention"]
@@ -43,7 +46,7 @@ class MaskForm:
         full = key_S <= query_B1T1
         if allowed is not None:
             full = full & allowed
-        masks = {"full_attention": full}
+        masks = {kind: full for kind in self.kinds}
         if self.sliding_window is not None:
             masks["sliding_attention"] = full & (key_S > query_B1T1 - self.sliding_window)
         if self.adds:

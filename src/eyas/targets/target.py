@@ -12,6 +12,8 @@ import torch
 from torch import nn
 
 from eyas.targets.families import Family, LogitRule, resolve
+from eyas.targets.layout import SINGLE, Layout
+from eyas.targets.sharding import whole_weight
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Target:
     tokenizer_hash: str
     chat_template_hash: str | None
     stop_ids: tuple[int, ...]
+    layout: Layout = SINGLE
 
     @property
     def config(self) -> Any:
@@ -77,5 +80,4 @@ class Target:
 
     def head_rows(self, ids: torch.Tensor) -> torch.Tensor:
         """The rows of lm_head's weight [len(ids), H] for these target ids."""
-        weight: torch.Tensor = self.lm_head.weight  # type: ignore[assignment]
-        return weight[ids.to(self.device)]
+        return whole_weight(self.lm_head.weight)[ids.to(self.device)]  # type: ignore[arg-type]

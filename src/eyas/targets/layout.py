@@ -1,0 +1,150 @@
+"""How one forward of a target is spread over processes: tensor parallelism (tp) and context parallelism (cp).
+
+Every rank runs the same program on the same inputs. The ranks of one tensor-parallel group hold parts of the weights and stand
+next to each other, so that they share a machine; the ranks of one context-parallel group hold parts of the positions.
+
+    rank   0      1      2      3          tp = 2, cp = 2
+    tp     0      1      0      1          weights split between 0 and 1, and between 2 and 3
+    cp     0      0      1      1          positions split between 0 and 2, and between 1 and 3
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from eyas.errors import UserError
+
+Order = Literal["zig-zag", "round-robin"]
+ORDERS: tuple[Order, ...] = ("zig-zag", "round-robin")
+_BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """`order` says which positions a context-parallel rank computes. The groups are None where a size is 1."""
+
+    tp: int = 1
+    cp: int = 1
+    order: Order = "zig-zag"
+    rank: int = 0
+    tp_group: Any = None
+    cp_group: Any = None
+
+    @property
+    def size(self) -> int:
+        return self.tp * self.cp
+
+    @property
+    def cp_rank(self) -> int:
+        return self.rank // self.tp
+
+    @property
+    def writes(self) -> bool:
+        """One rank speaks and writes for all."""
+        return self.rank == 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {"tp": self.tp, "cp": self.cp} | ({"cp_order": self.order} if self.cp > 1 else {})
+
+    def on_rank_0(self, work: Callable[[], Value]) -> Value:
+        """Run `work` on rank 0 alone and give every rank its answer; what it raises as a UserError is raised everywhere."""
+        if self.size == 1:
+            return work()
+        said: list[Any] = [None, None]
+        if self.rank == 0:
+            try:
+                said = [work(), None]
+            except UserError as error:
+                said = [None, error]
+        dist.broadcast_object_list(said, src=0)
+        value, problem = said
+        if problem is not None:
+            raise problem
+        return value
+
+    def of_all(self, value: int) -> list[int]:
+        """The number that each rank holds, in the order of ranks."""
+        if self.size == 1:
+            return [value]
+        device = "cpu" if dist.get_backend() == "gloo" else torch.device("cuda", torch.cuda.current_device())
+        parts = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(self.size)]
+        dist.all_gather(parts, torch.tensor([value], device=device))
+        return [int(part) for part in parts]
+
+
+SINGLE = Layout()
+
+
+def require_prefill_only(layout: Layout, what: str) -> None:
+    """Raises UserError under context parallelism: its cache gathers keys and stores none, so a later token would see no context."""
+    if layout.cp > 1:
+        raise UserError(
+            f"context parallelism is for prefill, and {what} decodes",
+            got=f"--cp {layout.cp}",
+            allowed="--cp 1; tensor parallelism decodes as well",
+            remedy="load the target without context parallelism",
+        )
+
+
+@contextlib.contextmanager
+def start_layout(tp: int, cp: int, order: str, device: torch.device, timeout_seconds: float) -> Iterator[Layout]:
+    """Join the other ranks (torchrun starts them) for the body.
+
+    Args:
+        timeout_seconds: after which a rank that waits for another gives up.
+
+    Raises:
+        UserError: sizes below 1, an unknown order, another number of processes than tp · cp.
+    """
+    _check(tp, cp, order, timeout_seconds)
+    if tp * cp == 1:
+        yield Layout()
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group(_BACKENDS[device.type], timeout=timedelta(seconds=timeout_seconds))
+    try:
+        mesh = dist.init_device_mesh(device.type, (cp, tp), mesh_dim_names=("cp", "tp"))
+        yield Layout(
+            tp=tp,
+            cp=cp,
+            order=order,  # type: ignore[arg-type]
+            rank=dist.get_rank(),
+            tp_group=mesh.get_group("tp") if tp > 1 else None,
+            cp_group=mesh.get_group("cp") if cp > 1 else None,
+        )
+    finally:
+        dist.destroy_process_group()
+
+
+def local_device(name: str) -> str:
+    """Of the GPUs of a machine, each rank takes the one of its own number."""
+    started = "LOCAL_RANK" in os.environ
+    return f"cuda:{os.environ['LOCAL_RANK']}" if started and name in ("auto", "cuda") and torch.cuda.is_available() else name
+
+
+def _check(tp: int, cp: int, order: str, timeout_seconds: float) -> None:
+    for option, size in (("--tp", tp), ("--cp", cp)):
+        if size < 1:
+            raise UserError(f"{option} must be at least 1", got=size)
+    if order not in ORDERS:
+        raise UserError("unknown --cp-order", got=order, allowed=", ".join(ORDERS))
+    if not 0 < timeout_seconds < float("inf"):
+        raise UserError("--rank-timeout must be a number of seconds", got=timeout_seconds, allowed="above 0")
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if started != tp * cp:
+        raise UserError(
+            f"--tp {tp} --cp {cp} needs {tp * cp} processes",
+            got=f"{started} started" + ("" if "WORLD_SIZE" in os.environ else " (not by torchrun)"),
+            allowed=tp * cp,
+            remedy=f"torchrun --nproc-per-node {tp * cp} -m eyas.cli.main ...; see docs/parallel.md",
+        )
