@@ -58,11 +58,15 @@ class Tap:
 def parse_taps(text: str) -> tuple[Tap, ...]:
     """Parse a comma-separated, ordered list; the order is the order of the draft's fc columns.
 
-    Raises UserError for an empty list, an unknown name or a state named twice (`layer:1` and `boundary:2` are one).
+    Raises UserError for an empty list, a gap between commas (a slot was forgotten), an unknown name or a state named
+    twice (`layer:1` and `boundary:2` are one).
     """
-    taps = tuple(Tap.parse(part) for part in text.split(",") if part.strip())
-    if not taps:
+    if not text.strip():
         raise UserError("no taps given", got=repr(text), allowed=_ALLOWED)
+    parts = text.split(",")
+    if not all(part.strip() for part in parts):
+        raise UserError("a tap is missing between commas", got=repr(text), allowed=_ALLOWED, remedy="name every slot, without spare commas")
+    taps = tuple(Tap.parse(part) for part in parts)
     for tap in taps:
         if taps.count(tap) > 1:
             raise UserError(

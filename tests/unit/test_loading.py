@@ -26,6 +26,7 @@ CONFIGS: dict[str, dict[str, object]] = {
     "fewer layers": {"num_hidden_layers": 3},
     "activation": {"hidden_act": "nonsense"},
     "rope": {"rope_parameters": "x"},
+    "no positions": {"max_position_embeddings": 0},
 }
 
 

@@ -81,3 +81,9 @@ def test_asking_the_model_for_logits_leaves_its_backbone_as_it_was(target):
     found = torch.cat(list(own_logits(target, final)))
     assert torch.allclose(found, target.head(final), atol=1e-5)
     assert "forward" not in vars(target.backbone)
+
+
+@pytest.mark.parametrize("text", ["", " ", "embed,,final", "embed,", ",embed"])
+def test_a_forgotten_tap_is_not_skipped(text):
+    with pytest.raises(UserError, match="missing between commas|no taps given"):
+        parse_taps(text)

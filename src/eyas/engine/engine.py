@@ -72,7 +72,7 @@ class Engine:
         _check_parts(target, draft, taps, num_draft_tokens, max_batch)
         self.target = target
         self.num_draft_tokens = num_draft_tokens if draft is not None else 0
-        self.max_length = max_length or int(getattr(target.config, "max_position_embeddings", 0)) or 1 << 20
+        self.max_length = max_length or target.max_positions
         self.runner = TargetRunner(target, taps if draft is not None else (), max_batch, _CAPACITY_STEP, self.max_length)
         self.drafter = Drafter(draft, max_batch, _CAPACITY_STEP, num_draft_tokens, target.device) if draft is not None else None
         self._slots: list[Request | None] = [None] * max_batch

@@ -49,7 +49,7 @@ def render_prompts(target: Target, chats: Sequence[Chat], max_new_tokens: int) -
     """
     if not target.tokenizer.chat_template:
         raise UserError("the target has no chat template, so chats cannot be rendered", got=target.name, remedy="use an instruct model")
-    room = int(target.config.max_position_embeddings) - max_new_tokens
+    room = target.max_positions - max_new_tokens
     prompts, skipped = [], []
     for chat in chats:
         last_user = max((number for number, message in enumerate(chat.messages) if message["role"] == "user"), default=None)

@@ -58,7 +58,7 @@ class _Row:
 
 def check_room(target: Target, settings: BatchSettings) -> int:
     """The longest prompt that leaves room for an answer. Raises UserError if the target's positions leave room for none."""
-    positions = int(getattr(target.config, "max_position_embeddings", 0)) or 1 << 20
+    positions = target.max_positions
     if settings.max_new_tokens >= positions:
         raise UserError(
             "--max-new-tokens leaves no room for a prompt",

@@ -17,6 +17,8 @@ from eyas.errors import UserError
 from eyas.files import read_json, sha256_text
 from eyas.targets.cpu_linear import can_pack, pack_linears
 from eyas.targets.families import family_of
+from eyas.targets.layout import SINGLE, Layout
+from eyas.targets.sharding import distributed_config, own_part
 from eyas.targets.target import Target
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -99,8 +101,10 @@ def _check_hub(target: str) -> None:
 def _check_sizes(config: Any, target: str) -> None:
     """Whatever the family, these numbers are read before the model is made. Raises UserError if one is missing or impossible."""
     text = config.get_text_config(decoder=True)
-    for name in ("num_hidden_layers", "hidden_size", "vocab_size", "num_attention_heads"):
+    for name in ("num_hidden_layers", "hidden_size", "vocab_size", "num_attention_heads", "max_position_embeddings"):
         value = getattr(text, name, None)
+        if value is None and name == "max_position_embeddings":  # not every family limits them
+            continue
         if not isinstance(value, int) or value < 1:
             raise UserError(
                 f"the target's config.json is not that of a language model that can be used: {target}",
@@ -122,11 +126,20 @@ def load_tokenizer(target: str, trust_remote_code: bool = False) -> Any:
         ) from error
 
 
-def load_target(target: str, *, device: torch.device, dtype: torch.dtype, trust_remote_code: bool = False, fast: bool = True) -> Target:
+def load_target(
+    target: str,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    trust_remote_code: bool = False,
+    fast: bool = True,
+    layout: Layout = SINGLE,
+) -> Target:
     """Load for reading only.
 
     Args:
         fast: on the CPU in bf16, lay linear weights out for oneDNN (same values up to the order of summation).
+        layout: over which ranks; each of them calls this, and gets its share.
 
     Raises:
         UserError: unknown family, missing, truncated, spare or missing weights, no tokenizer.
@@ -135,15 +148,17 @@ def load_target(target: str, *, device: torch.device, dtype: torch.dtype, trust_
     family = family_of(config.model_type)
     if Path(target).is_dir():
         _check_weight_files(Path(target))
-    loader = AutoModelForImageTextToText if family.backbone.endswith("language_model") else AutoModelForCausalLM
+    shares = distributed_config(config, family, layout)
+    split = {} if shares is None else {"distributed_config": shares}
     try:
-        model, info = loader.from_pretrained(
+        model, info = auto_class(config.model_type).from_pretrained(
             target,
             dtype=dtype,
             trust_remote_code=trust_remote_code,
             use_safetensors=True,
             ignore_mismatched_sizes=True,  # they are named below
             output_loading_info=True,
+            **split,
         )
     except Exception as error:  # made from a config and files that may say anything
         raise UserError(
@@ -160,7 +175,9 @@ def load_target(target: str, *, device: torch.device, dtype: torch.dtype, trust_
             remedy="config.json and weights must come from the same checkpoint",
         )
     model.requires_grad_(False)
-    model.to(device).eval()
+    if shares is None:
+        model.to(device)
+    model.eval()
     _check_finite(model, target)
     tokenizer = load_tokenizer(target, trust_remote_code)
     loaded = Target(
@@ -173,10 +190,16 @@ def load_target(target: str, *, device: torch.device, dtype: torch.dtype, trust_
         tokenizer_hash=tokenizer_hash(tokenizer),
         chat_template_hash=sha256_text(tokenizer.chat_template) if isinstance(tokenizer.chat_template, str) else None,
         stop_ids=_stop_ids(model.generation_config, tokenizer),
+        layout=layout,
     )
-    if fast and can_pack(device, dtype):
+    if fast and shares is None and can_pack(device, dtype):
         pack_linears(model, keep=(loaded.lm_head,))
     return loaded
+
+
+def auto_class(model_type: str) -> Any:
+    """The transformers class that makes this family's models; a language model inside a wrapper comes with the wrapper."""
+    return AutoModelForImageTextToText if family_of(model_type).is_wrapped else AutoModelForCausalLM
 
 
 def tokenizer_hash(tokenizer: Any) -> str:
@@ -206,7 +229,7 @@ def load_stop_ids(target: str, tokenizer: Any, trust_remote_code: bool = False) 
 def _check_finite(model: Any, target: str) -> None:
     """Raises UserError for weights that are NaN or infinite: every later comparison would be one of NaN with NaN."""
     for name, tensor in model.state_dict().items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        if tensor.is_floating_point() and not bool(torch.isfinite(own_part(tensor)).all()):
             raise UserError(
                 f"the weights of {target} are not finite",
                 got=f"NaN or infinity in {name}",

@@ -49,6 +49,11 @@ class Target:
         return int(self.config.vocab_size)
 
     @property
+    def max_positions(self) -> int:
+        """Positions that the config promises; a million where it names no limit."""
+        return getattr(self.config, "max_position_embeddings", None) or 1 << 20
+
+    @property
     def backbone(self) -> nn.Module:
         return resolve(self.model, self.family.backbone, "the text backbone")
 
