@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from eyas.errors import UserError
 
 # json's own error is a ValueError, and so is an integer of thousands of digits; brackets nested too deep are the other one.
 JSON_ERRORS = (ValueError, RecursionError)
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _UMASK = os.umask(0)  # it can only be read by setting it
 os.umask(_UMASK)
 
@@ -131,7 +133,10 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     if path.exists() and not path.is_file() and not path.is_dir():
         raise UserError(f"{what} is no ordinary file: {path}")  # a pipe or a device never ends
     try:
-        value = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_no_key_twice)
+        text = path.read_text(encoding="utf-8")
+        value = json.loads(text, object_pairs_hook=_no_key_twice)
+        if _SURROGATE.search(text):  # half a character cannot be printed or written again
+            json.dumps(value, ensure_ascii=False).encode()
     except FileNotFoundError as error:
         raise UserError(f"{what} is missing: {path}", remedy="check the path; was the folder copied whole?") from error
     except IsADirectoryError as error:

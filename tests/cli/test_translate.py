@@ -102,3 +102,64 @@ def test_bad_input_exits_2(capsys: pytest.CaptureFixture[str], target: Path, wir
     status, out, err = run(capsys, arguments["path"], "--to", arguments["engine"], "--target", arguments["target"], "--json")
     assert (status, out) == (2, "")
     assert err.startswith("error: ")
+
+
+ENGINES = [
+    *(f"vllm==0.{minor}.0" for minor in (16, 17, 18, 22, 24, 25, 27, 29, 33)),
+    *(f"sglang==0.5.{patch}" for patch in (9, 10, 12, 13, 14, 17, 21, 23)),
+]
+FAMILIES = (
+    "LlamaForCausalLM",
+    "Qwen3MoeForCausalLM",
+    "DeepseekV3ForCausalLM",
+    "DeepseekV32ForCausalLM",
+    "KimiK25ForConditionalGeneration",
+    "GptOssForCausalLM",
+)
+READS = (
+    "layer:1,layer:3,layer:5",
+    "embed,layer:2,layer:5",
+    "layer:5,layer:0,layer:2",
+    "layer:2,layer:4,layer:7",
+    "layer:1,layer:2,final",
+    "layer:6",
+)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_export_and_translate_give_the_same_answer(engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit 0 and a checkpoint, or exit 1 and nothing written: for every kind of target, and states from both ends and the middle."""
+    import dataclasses
+
+    import torch
+
+    from eyas.draft.checkpoint import draft_wiring_fields, save_draft
+    from eyas.draft.config import DraftConfig
+    from eyas.draft.model import Eagle3Draft
+
+    rope = {"rope_type": "default", "rope_theta": 1e4}
+    plain = DraftConfig(8, 8, 3, 8, 2, 2, 4, 24, 24, rope, 64)
+    answers = set()
+    for number, taps in enumerate(READS):
+        wiring = Wiring(taps=parse_taps(taps), num_target_layers=8, target_hidden_size=8, target_vocab_size=24)
+        torch.manual_seed(number)
+        draft = Eagle3Draft(dataclasses.replace(plain, num_taps=len(wiring.taps), norm_output=number % 2 == 1))
+        save_draft(tmp_path / "draft", draft, wiring.replace(**draft_wiring_fields(draft)), None, "card", dtype=None)
+        for family in FAMILIES:
+            (tmp_path / "target").mkdir(exist_ok=True)
+            sizes = {"num_hidden_layers": 8, "hidden_size": 8, "vocab_size": 24}
+            (tmp_path / "target" / "config.json").write_text(json.dumps({"architectures": [family], **sizes}))
+            out = tmp_path / f"{number} {family}"
+            common = ("--to", engine, "--target", tmp_path / "target", "--json")
+            status, text, err = run(capsys, tmp_path / "draft", *common)
+            found = json.loads(text) if status != 2 else {"reachable": None}
+            with pytest.raises(SystemExit) as left:
+                main(["export", str(tmp_path / "draft"), "--out", str(out), *map(str, common)])
+            exported, _ = capsys.readouterr()
+            assert left.value.code == status, (taps, family, err)
+            assert found["reachable"] == {0: True, 1: False, 2: None}[status]
+            assert out.exists() == (status == 0)
+            if status != 2:
+                assert json.loads(exported)["reachable"] == found["reachable"]
+            answers.add(status)
+    assert {0, 1} <= answers, "both answers were seen"

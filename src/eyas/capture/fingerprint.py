@@ -22,9 +22,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
-from eyas.capture.rounding import Look
+from eyas.capture.rounding import ROUNDINGS, Look
 from eyas.errors import UserError
-from eyas.files import atomic_path
+from eyas.files import JSON_ERRORS, atomic_path
 from eyas.taps import Tap
 
 FORMAT = 1
@@ -74,27 +74,66 @@ class Trace:
     @staticmethod
     def load(path: Path) -> Trace:
         """Raises UserError for a file that is missing, damaged or not a trace."""
+        if path.exists() and not path.is_file():
+            raise UserError(f"the trace is no file: {path}")
         try:
             with safe_open(path, framework="pt") as opened:
                 header = json.loads((opened.metadata() or {}).get("eyas_trace", "null"))
             tensors = load_file(path)
-        except (OSError, SafetensorError, json.JSONDecodeError) as error:
+        except (OSError, SafetensorError, *JSON_ERRORS) as error:
             raise UserError(f"the trace is missing or damaged: {path}", got=str(error).splitlines()[0], remedy="copy it again") from error
         if not isinstance(header, dict) or header.get("format") != FORMAT:
             raise UserError(f"not a trace of a known format: {path}", allowed=f"format {FORMAT}")
         try:
-            return Trace._of(header, tensors)
-        except (KeyError, TypeError, AttributeError) as error:
+            trace = Trace._of(header, tensors)
+            trace._check()
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise UserError(
-                f"the trace lacks fields: {path}", got=str(error), remedy="copy it again, or make it with this version"
+                f"the trace lacks fields, or they do not fit: {path}",
+                got=f"{type(error).__name__}: {error}"[:200],
+                remedy="copy it again, or make it with this version",
             ) from error
+        return trace
 
     @staticmethod
     def _of(header: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> Trace:
         noise = {name.removeprefix("noise."): tensor for name, tensor in tensors.items() if name.startswith("noise.")}
         names, look = tuple(header.pop("state_names")), Look(**header.pop("look"))
         del header["format"]
+        for name in ("token_ids", "top1"):
+            if tensors[name].dtype != torch.int32:
+                raise ValueError(f"{name} are not torch.int32 but {tensors[name].dtype}")
         return Trace(tensors["token_ids"].long(), tensors["sketches"], tensors["top1"].long(), noise, names, look=look, **header)
+
+    def _check(self) -> None:
+        """Raises ValueError for fields that no recording gives; what reads a trace relies on their shapes."""
+        states, positions = len(self.state_names), len(self.token_ids)
+        shapes = {
+            "token_ids": (self.token_ids, (positions,)),
+            "sketches": (self.sketches, (states, positions, SKETCH_SIZE)),
+            "top1": (self.top1, (positions,)),
+            **{f"noise.{name}": (profile, (states,)) for name, profile in self.noise.items()},
+        }
+        for name, (tensor, shape) in shapes.items():
+            if tuple(tensor.shape) != shape or not bool(torch.isfinite(tensor).all()):
+                raise ValueError(f"{name} is not finite, or of shape {list(tensor.shape)} where {list(shape)} is wanted")
+        if self.sketches.dtype != torch.float32 or any(profile.dtype != torch.float32 for profile in self.noise.values()):
+            raise ValueError(f"sketches or noise are not torch.float32 but {self.sketches.dtype}")
+        for name, size in (("num_layers", self.num_layers), ("hidden_size", self.hidden_size), ("vocab_size", self.vocab_size)):
+            if not isinstance(size, int) or isinstance(size, bool) or not 0 < size < 2**31:
+                raise ValueError(f"{name} is {str(size)[:40]}")
+        layers = range(min(self.num_layers, states))
+        boundaries = {"boundary:0", *(f"boundary:{layer + 1}" for layer in layers)}
+        names = set(self.state_names)
+        if not boundaries <= names <= {*boundaries, *(f"mid:{layer}" for layer in layers), "final"} or len(names) < states:
+            raise ValueError(f"state_names are not those of a target of {self.num_layers} layers")
+        if positions <= SINK_POSITIONS:
+            raise ValueError(f"only {positions} positions")
+        if not 0 <= int(self.token_ids.min()) <= int(self.token_ids.max()) < self.vocab_size:
+            raise ValueError(f"token ids lie outside of a vocabulary of {self.vocab_size}")
+        casts = ("float32", "float16", "bfloat16")
+        if {self.dtype, self.compute_dtype} - {*casts} or {self.look.coarsest, self.look.finest} - {*casts, *ROUNDINGS}:
+            raise ValueError(f"dtypes are {self.dtype}, {self.compute_dtype}, {self.look}"[:160])
 
     def distances(self, sketches_SPK: torch.Tensor) -> torch.Tensor:
         """Distance [S] of another target's sketches, state by state."""

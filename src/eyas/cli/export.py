@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,18 +26,30 @@ def command(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a draft as another project keeps its own. What that format has no keys for goes into eyas_wiring.json beside it."""
-    engine = re.fullmatch(r"(vllm|sglang)==(\S+)", to)
-    if engine is None:
+    """Write a draft as another project keeps its own. What that format has no keys for goes into eyas_wiring.json beside it.
+
+    Exit status 1, and nothing written, if an engine cannot feed the draft what it was trained on, as eyas wiring translate says.
+    """
+    from eyas.engines.catalog import names_engine
+
+    if not names_engine(to):
         from eyas.formats.exporting import export_draft
 
         show(export_draft(draft, to, out).to_json(), as_json)
         return
     if target is None:
         raise UserError("what an engine feeds a draft depends on the target", remedy="give --target")
-    from eyas.engines.export import export_for_engine
+    from eyas.engines.export import Unreachable, export_for_engine
 
-    show(export_for_engine(draft, engine[1], engine[2], Path(target), out).to_json(), as_json)
+    engine, _, version = to.partition("==")
+    try:
+        show({**export_for_engine(draft, engine, version, Path(target), out).to_json(), "reachable": True}, as_json)
+    except Unreachable as answer:
+        if as_json:
+            emit({"written": [], "wiring": answer.wiring.to_json(), "assumed": [], "notes": list(answer.notes), "reachable": False}, True)
+        else:
+            print(answer)
+        raise typer.Exit(1) from answer
 
 
 def show(report: Mapping[str, Any], as_json: bool) -> None:

@@ -25,7 +25,7 @@ def command(
         str | None,
         typer.Option(
             "--taps",
-            help="The states, in order, if the files do not say: embed,layer:2,layer:14. unknown leaves a draft's open, for eyas wiring infer.",
+            help="The states, in order, if the files do not say: embed,layer:2,layer:14; or unknown, for eyas wiring infer to find out.",
         ),
     ] = None,
     convention: Annotated[

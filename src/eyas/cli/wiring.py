@@ -123,8 +123,9 @@ def _table(title: str, wiring: Wiring) -> Any:
 def diagram(wiring: Wiring) -> str:
     """Which state goes into which slot of the draft's fc, and where the labels come from."""
     if not wiring.taps:
-        is_target = wiring.rope_inv_freq is None
-        return "a target alone: taps are chosen by eyas capture --taps" if is_target else "which states it reads is not known: eyas wiring infer"
+        if wiring.rope_inv_freq is not None:
+            return "which states the draft reads is not known: eyas wiring infer finds it out"
+        return "a target alone: taps are chosen by eyas capture --taps"
     width, size = max(len(str(tap)) for tap in wiring.taps), wiring.target_hidden_size or 0
     lines = []
     for slot, tap in enumerate(wiring.taps):

@@ -37,7 +37,8 @@ _OF_MLA = frozenset({"full_query", "half_rope", "plain_mla_rope", "softmax_facto
 _NOT_OF_MLA = frozenset({"attention_bias", "qk_norm"})
 _SWITCHES = ("norm_before_fc", "fc_norm", "norm_before_residual", "norm_output")
 _BIASES = ("attention_bias", "mlp_bias", "fc_bias", "qk_norm")
-_REQUIRED = ("num_taps", "hidden_size", "target_hidden_size", "vocab_size", "draft_vocab_size", "hidden_act", "rope_parameters", *_SWITCHES)
+_SIZES = ("num_taps", "hidden_size", "target_hidden_size", "vocab_size", "draft_vocab_size")
+_REQUIRED = (*_SIZES, "hidden_act", "rope_parameters", *_SWITCHES)
 
 
 def features_of(kind: HeadKind) -> tuple[str, ...]:
@@ -63,6 +64,13 @@ class DraftFacts:
                 f"{path} is not the config of an Eyas draft",
                 got=f"missing {missing}" if missing else "no eyas_draft_format",
                 remedy="a draft of another project goes through eyas import first",
+            )
+        wrong = _wrong(config)
+        if wrong:
+            raise UserError(
+                f"{path}: {', '.join(wrong)} have the wrong type or value",
+                got=", ".join(repr(config[key])[:60] for key in wrong),
+                remedy="use the config.json that was saved with the draft",
             )
         return DraftFacts(config)
 
@@ -94,6 +102,23 @@ class DraftFacts:
             wanted = _softmax_factor(config["rope_parameters"])
             used["softmax_factor"] = not math.isclose(float(mla.get("softmax_factor", 1.0)), wanted, rel_tol=1e-5)
         return tuple(name for name in FEATURES if used.get(name))
+
+
+def _wrong(config: Mapping[str, Any]) -> list[str]:
+    """Keys that are judged here, but whose values no draft has."""
+    rope, mla = config["rope_parameters"], config.get("mla")
+    wrong = [key for key in _SIZES if not isinstance(config[key], int) or isinstance(config[key], bool) or not 0 < config[key] < 2**31]
+    wrong += [key for key in (*_SWITCHES, *_BIASES) if not isinstance(config.get(key, False), bool)]
+    if not isinstance(rope, Mapping) or not all(_is_number(rope.get(key)) for key in ("factor", "mscale", "mscale_all_dim")):
+        wrong.append("rope_parameters")
+    if mla is not None and not (isinstance(mla, Mapping) and _is_number(mla.get("softmax_factor"))):
+        wrong.append("mla")
+    return wrong
+
+
+def _is_number(value: Any) -> bool:
+    """Or nothing."""
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9)
 
 
 def _known_rope(rope: Mapping[str, Any], of_mla: bool) -> bool:

@@ -28,6 +28,7 @@ from eyas.errors import UserError
 from eyas.formats.exporting import export_loaded
 from eyas.formats.report import ConfigChanges, ExportReport
 from eyas.taps import format_taps
+from eyas.wiring import Wiring
 
 _LAYOUT = "torchspec"  # flat, `midlayer.`, and no map of a full vocabulary, which vLLM does not load since 0.30
 # vLLM takes a draft of type deepseek_v3 for an MTP layer, and finds no MLA in one of type kimi_k2.
@@ -36,21 +37,30 @@ _THETA_IN_SCALING_UNTIL = Version("0.28")  # vLLM's MLA head read nothing but ro
 _PROOF_ROWS = 6
 
 
+class Unreachable(UserError):
+    """The engine cannot feed the draft what it was trained on: an answer, not a mistake of the user's. `notes` say why."""
+
+    def __init__(self, name: str, notes: tuple[str, ...], wiring: Wiring) -> None:
+        super().__init__(
+            f"{name} cannot feed this draft what it was trained on",
+            got="\n           ".join(notes),
+            remedy="eyas wiring translate tells what another engine or version makes of it",
+        )
+        self.notes, self.wiring = notes, wiring
+
+
 def export_for_engine(draft_folder: Path, engine: str, version: str, target_folder: Path, out: Path) -> ExportReport:
     """Write the draft to `out` as the engine at that version needs it; an earlier export there is replaced.
 
     Raises:
-        UserError: no such draft, engine or target; or the engine cannot feed this draft what it was trained on.
+        UserError: no such draft, engine or target.
+        Unreachable: the engine cannot feed this draft what it was trained on; nothing is written.
     """
     judged = parse_engine(f"{engine}=={version}")
     loaded, facts = read_draft(draft_folder), DraftFacts.read(draft_folder)
     found = plan(loaded.wiring, judged, TargetFacts.read(target_folder), facts, str(out))
     if not found.reachable:
-        raise UserError(
-            f"{judged.name} cannot feed this draft what it was trained on",
-            got="\n           ".join(found.notes),
-            remedy="eyas wiring translate tells what another engine or version makes of it",
-        )
+        raise Unreachable(judged.name, found.notes, loaded.wiring)
     draft, notes = loaded.draft, list(found.notes)
     if draft.config.lm_head_source == "embedding":
         draft = untied(draft)

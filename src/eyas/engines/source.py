@@ -25,7 +25,7 @@ def read_source(path: Path) -> tuple[Wiring, DraftFacts | None]:
     else:
         raise UserError("neither a draft, nor a dump, nor a wiring.json", got=str(path), remedy="give the folder of an Eyas draft")
     if not wiring.taps:
-        raise UserError(f"the wiring of {path} names no taps", remedy="a target alone has none; of a draft, find them out: eyas wiring infer")
+        raise UserError(f"the wiring of {path} names no taps", remedy="those of a draft are found out by eyas wiring infer")
     return wiring, draft
 
 

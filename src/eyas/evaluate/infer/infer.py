@@ -7,6 +7,7 @@ inferred.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -105,7 +106,14 @@ def infer_wiring(target: Target, draft: Eagle3Draft, texts: Iterable[Text], sett
         raise UserError("the draft reads more states than the target has", got=draft.config.num_taps, allowed=target.num_layers + 2)
     started = time.perf_counter()
     evidence = gather_evidence(target, texts, settings.num_rows, settings.search_rows)
-    captured = time.perf_counter()
+    captured = time.perf_counter() - started
+    return dataclasses.replace(infer_from(target, draft, evidence, settings), capture_seconds=captured)
+
+
+@torch.no_grad()
+def infer_from(target: Target, draft: Eagle3Draft, evidence: Evidence, settings: InferSettings) -> InferReport:
+    """The same on states that were captured already, for one draft after the other."""
+    started = time.perf_counter()
     console.print(f"{evidence.num_rows} rows, {len(evidence.taps)} states of the target, {draft.config.num_taps} slots")
     score = FastScore(target, draft, evidence.search)
     search(len(evidence.taps), draft.config.num_taps, score)
@@ -119,8 +127,8 @@ def infer_wiring(target: Target, draft: Eagle3Draft, texts: Iterable[Text], sett
         others=others,
         num_rows=evidence.num_rows,
         num_tried=len(score.seen),
-        capture_seconds=captured - started,
-        search_seconds=time.perf_counter() - captured,
+        capture_seconds=0.0,
+        search_seconds=time.perf_counter() - started,
         settings=settings,
     )
 

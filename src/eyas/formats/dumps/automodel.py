@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 from eyas.errors import UserError
-from eyas.files import read_json
 from eyas.formats.dumps.files import files_below, get_tensor, split_slots
 from eyas.formats.dumps.sample import DumpFormat, ForeignSample
-from eyas.formats.safe import read_tensors
+from eyas.formats.flat import size_of
+from eyas.formats.safe import read_small_json, read_tensors
 
 _MANIFEST, _FORMAT = "manifest.json", 2
 
@@ -28,12 +28,26 @@ _MANIFEST, _FORMAT = "manifest.json", 2
 def _files(path: Path) -> list[Path]:
     if not (path / _MANIFEST).is_file():
         return []
-    manifest = read_json(path / _MANIFEST, "the manifest")
-    return [file for file in files_below(path, ".safetensors") if file.name.startswith("shard-")] if "aux_layer_ids" in manifest else []
+    manifest = read_small_json(path / _MANIFEST, "the manifest")
+    if "aux_layer_ids" not in manifest:
+        return []
+    found = [file for file in files_below(path, ".safetensors") if file.name.startswith("shard-")]
+    samples, size = (size_of(manifest, key, str(path / _MANIFEST)) for key in ("num_samples", "shard_size"))
+    if samples is None or size is None:
+        raise UserError(f"{path / _MANIFEST} lacks num_samples or shard_size", got=sorted(manifest)[:12])
+    wanted = -(-samples // size)
+    if len(found) != wanted or [file.name for file in found] != [f"shard-{number:06d}.safetensors" for number in range(wanted)]:
+        raise UserError(
+            f"{path} does not hold the shards that {_MANIFEST} speaks of",
+            got=[file.name for file in found][:4],
+            allowed=f"{wanted}, for {samples} samples, {size} a shard",
+            remedy="copy the folder again, whole",
+        )
+    return found
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    manifest = read_json(folder / _MANIFEST, "Automodel's manifest")
+    manifest = read_small_json(folder / _MANIFEST, "Automodel's manifest")
     if manifest.get("format_version") != _FORMAT:
         raise UserError(f"{folder / _MANIFEST} is of an unknown format", got=manifest.get("format_version"), allowed=_FORMAT)
     return manifest
@@ -50,6 +64,9 @@ def _read(path: Path) -> Iterator[ForeignSample]:
     ids, tensors = _stated_ids(path.parent), read_tensors(path)[0]
     tokens_nS, mask_nS, length_nS = (get_tensor(tensors, key, path) for key in ("input_ids", "loss_mask", "attention_mask"))
     states_nSW = get_tensor(tensors, "aux_hidden_states", path)
+    for key, tensor in (("input_ids", tokens_nS), ("loss_mask", mask_nS), ("attention_mask", length_nS)):
+        if tensor.is_floating_point() or tensor.is_complex() or tensor.ndim != 2:
+            raise UserError(f"{path}: {key} must be rows of whole numbers", got=f"{tensor.dtype} {list(tensor.shape)}")
     shapes = {tuple(tensor.shape) for tensor in (tokens_nS, mask_nS, length_nS)}
     if len(shapes) != 1 or states_nSW.ndim != 3 or tuple(states_nSW.shape[:2]) not in shapes or states_nSW.shape[2] % len(ids):
         raise UserError(f"{path}: the fields have shapes that do not fit", got=f"{sorted(shapes)}, states {list(states_nSW.shape)}")

@@ -38,9 +38,8 @@ def index_texts(fmt: DumpFormat, files: list[Path], vocab_size: int) -> list[Ind
                 raise UserError(f"{file} has other states than the files before it", got=found, allowed=shape)
             shape = found
             rows = int((mask[1:-1] & mask[2:]).sum())
-            texts.append(IndexedText(file, number, sample.id, len(sample.token_ids), rows, sample.token_ids[mask].int()))
-    if shape is not None and shape[1] not in DTYPES.values():
-        raise UserError(f"{files[0]}: states of a dtype that is not supported", got=shape[1], allowed=", ".join(DTYPES))
+            name = sample.id.encode("utf-8", "backslashreplace").decode()  # a file's name may be no text
+            texts.append(IndexedText(file, number, name, len(sample.token_ids), rows, sample.token_ids[mask].int()))
     if len({text.id for text in texts}) != len(texts):
         texts = [IndexedText(t.file, t.number, f"{n}/{t.id}", t.length, t.num_scored_rows, t.answer_ids) for n, t in enumerate(texts)]
     if not any(text.num_scored_rows for text in texts):
@@ -56,6 +55,12 @@ def _check_values(sample: ForeignSample, file: Path, vocab_size: int) -> None:
             allowed=f"0 to {vocab_size - 1}",
         )
     for what, state in (("the taps' states", sample.states), ("the labels' state", sample.last)):
+        if state is not None and (state.dtype not in DTYPES.values() or 0 in state.shape):
+            raise UserError(
+                f"{file}: {what} are of a shape or dtype that is not supported",
+                got=f"{state.dtype} {list(state.shape)}",
+                allowed=", ".join(DTYPES),
+            )
         if state is not None and not bool(torch.isfinite(state).all()):
             raise UserError(
                 f"{file}: {what} of {sample.id} are not finite", remedy="the target overflowed: make the dump again in bf16 or fp32"

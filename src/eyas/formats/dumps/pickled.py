@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from eyas.errors import UserError
-from eyas.formats.dumps.files import files_below, get_ids, get_states, read_mapping, split_slots
+from eyas.formats.dumps.files import files_below, get_ids, get_mask, get_states, read_mapping, split_slots
 from eyas.formats.dumps.sample import DumpFormat, ForeignSample
 
 
@@ -37,15 +37,6 @@ def _fits(values: Mapping[str, Any], key: str) -> bool:
     return key in values and (key != "hidden_states" or isinstance(values[key], list | tuple))
 
 
-def _mask(values: Mapping[str, Any], path: Path, length: int) -> torch.Tensor | None:
-    if values.get("loss_mask") is None:
-        return None
-    mask = get_ids({"loss_mask": torch.as_tensor(values["loss_mask"]).long()}, "loss_mask", path)
-    if len(mask) != length:
-        raise UserError(f"{path}: loss_mask has another length than input_ids", got=len(mask), allowed=length)
-    return mask.bool()
-
-
 def _read_speculators(path: Path) -> Iterator[ForeignSample]:
     values = read_mapping(path)
     ids = get_ids(values, "input_ids", path)
@@ -54,9 +45,9 @@ def _read_speculators(path: Path) -> Iterator[ForeignSample]:
         raise UserError(f"{path}: hidden_states must be a list of at least two states", got=type(layers).__name__)
     named = {f"hidden_states[{number}]": layer for number, layer in enumerate(layers)}
     states = [get_states(named, key, path, len(ids)) for key in named]
-    if len({state.shape for state in states}) != 1:
-        raise UserError(f"{path}: the states have unequal shapes", got=[list(state.shape) for state in states])
-    yield ForeignSample(path.stem, ids, torch.stack(states[:-1], dim=1), states[-1], _mask(values, path, len(ids)))
+    if len({(state.shape, state.dtype) for state in states}) != 1 or states[0].ndim != 2:
+        raise UserError(f"{path}: the states are not of one shape [tokens, hidden size]", got=[list(state.shape) for state in states])
+    yield ForeignSample(path.stem, ids, torch.stack(states[:-1], dim=1), states[-1], get_mask(values, "loss_mask", path, len(ids)))
 
 
 def _read_flat(last_key: str, taps_key: str, path: Path) -> Iterator[ForeignSample]:
@@ -64,9 +55,13 @@ def _read_flat(last_key: str, taps_key: str, path: Path) -> Iterator[ForeignSamp
     ids = get_ids(values, "input_ids", path)
     last_TH = get_states(values, last_key, path, len(ids))
     states = split_slots(get_states(values, taps_key, path, len(ids)), last_TH.shape[-1], taps_key, path)
-    prenorm = values.get("hidden_states_prenorm")
-    name = str(values.get("conversation_id") or path.name.split(".")[0])
-    yield ForeignSample(name, ids, states, last_TH, _mask(values, path, len(ids)), None if prenorm is None else bool(prenorm))
+    prenorm, name = values.get("hidden_states_prenorm"), values.get("conversation_id")
+    if prenorm is not None and not isinstance(prenorm, bool):
+        raise UserError(f"{path}: hidden_states_prenorm must be true or false", got=repr(prenorm)[:80])
+    if name is not None and not isinstance(name, str | int):
+        raise UserError(f"{path}: conversation_id must be a name", got=repr(name)[:80])
+    mask = get_mask(values, "loss_mask", path, len(ids))
+    yield ForeignSample(path.name.split(".")[0] if name in (None, "") else str(name), ids, states, last_TH, mask, prenorm)
 
 
 SPECULATORS_PT = DumpFormat(

@@ -13,10 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-
 from eyas.errors import UserError
-from eyas.formats.dumps.files import files_below, get_ids, get_states, get_tensor
+from eyas.formats.dumps.files import files_below, get_ids, get_mask, get_states, scaled
 from eyas.formats.dumps.sample import DumpFormat, ForeignSample
 from eyas.formats.safe import read_tensors
 
@@ -28,14 +26,16 @@ def _hs_files(path: Path) -> list[Path]:
 
 
 def _request_files(path: Path) -> list[Path]:
-    return [file for file in files_below(path, ".safetensors") if not file.name.startswith("hs_") and _holds_a_stack(file)]
+    """All of them, if any holds a stack: one that does not, or is damaged, is an error then and not left out."""
+    found = [file for file in files_below(path, ".safetensors") if not file.name.startswith("hs_")]
+    return found if any(_holds_a_stack(file) for file in found) else []
 
 
 def _holds_a_stack(path: Path) -> bool:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(path, framework="pt") as opened:
+        with safe_open(path, framework="np") as opened:
             return {"token_ids", "hidden_states"} <= set(opened.keys())
     except (OSError, SafetensorError):
         return False
@@ -47,14 +47,12 @@ def _read(last_in_stack: bool, path: Path) -> Iterator[ForeignSample]:
     if spare:
         raise UserError(f"{path} holds keys that nothing reads", got=spare, allowed=sorted(_KEYS))
     ids = get_ids(tensors, "token_ids", path)
-    stack = get_tensor(tensors, "hidden_states", path)
     if "hidden_states_scales" in tensors:
-        scaled = stack.float() * get_tensor(tensors, "hidden_states_scales", path).float()
-        tensors["hidden_states"] = scaled.to(torch.bfloat16)
+        tensors["hidden_states"] = scaled(tensors, "hidden_states", path).bfloat16()
     states_TnH = get_states(tensors, "hidden_states", path, len(ids))
     if states_TnH.ndim != 3 or (last_in_stack and states_TnH.shape[1] < 2):
         raise UserError(f"{path}: hidden_states must be a stack", got=list(states_TnH.shape), allowed="[tokens, states, hidden size]")
-    mask = get_ids(tensors, "loss_mask", path).bool() if "loss_mask" in tensors else None
+    mask = get_mask(tensors, "loss_mask", path, len(ids))
     last = states_TnH[:, -1] if last_in_stack else None
     yield ForeignSample(path.stem, ids, states_TnH[:, :-1] if last_in_stack else states_TnH, last, mask)
 

@@ -18,7 +18,7 @@ from eyas.capture.fingerprint import MIN_POSITIONS, SINK_POSITIONS
 from eyas.data.store import Dump
 from eyas.errors import UserError
 from eyas.formats.dumps.detect import dump_format, is_eyas_dump
-from eyas.formats.dumps.files import get_ids, get_tensor
+from eyas.formats.dumps.files import get_ids, scaled
 from eyas.formats.safe import read_tensors
 from eyas.taps import Tap
 
@@ -80,11 +80,9 @@ def _of_foreign(path: Path) -> Iterator[_Text]:
 def _of_safetensors(path: Path, hidden_size: int, num_slots: int | None) -> _Text:
     tensors = read_tensors(path)[0]
     ids = get_ids(tensors, "token_ids", path)
-    states = get_tensor(tensors, "hidden_states", path)
-    if not states.is_floating_point() or states.ndim not in (2, 3) or len(states) == 0:
+    states = scaled(tensors, "hidden_states", path)
+    if not states.is_floating_point() or states.ndim not in (2, 3) or 0 in states.shape:
         raise UserError(f"{path}: hidden_states must be [rows, n, H] or [rows, n*H] in floats", got=f"{states.dtype} {list(states.shape)}")
-    if "hidden_states_scales" in tensors:
-        states = states.float() * get_tensor(tensors, "hidden_states_scales", path).float()
     return _Text(tuple(ids.tolist()), states if states.ndim == 3 else _slots(states, hidden_size, num_slots, path))
 
 
