@@ -11,8 +11,9 @@ from eyas.capture.forward import capture_batch
 from eyas.taps import Tap
 from eyas.targets.loading import load_target
 from eyas.targets.target import Target
+from eyas.targets.tiny import TINY_FAMILIES
 
-FAMILIES = ("llama", "qwen3", "deepseek_v3", "qwen3_moe", "gemma2", "gemma3_text", "granite")
+FAMILIES = TINY_FAMILIES
 CPU = torch.device("cpu")
 
 

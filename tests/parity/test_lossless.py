@@ -28,7 +28,7 @@ from eyas.targets.tiny_text import tiny_chats
 
 TAPS = parse_taps("embed,layer:0,layer:2")
 MAX_NEW_TOKENS = 20
-FAMILIES = ("llama", "qwen3", "deepseek_v3")
+FAMILIES = ("llama", "qwen3", "deepseek_v3", "deepseek_v32", "kimi_k25")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,10 @@ from eyas.targets.attention_masks import MaskForm
 
 
 class SlotCache(Cache):
-    """Keys and values of B sequences of unequal lengths, for any decoder that keeps plain key/value caches.
+    """What the layers keep of B sequences of unequal lengths, for any decoder whose states can be cut off by length.
+
+    That is keys and values, or what stands for them (MLA's latent and its rotary slice), and the keys by which the
+    indexer of a sparse attention picks positions (DeepSeek-V3.2).
 
     Raises UserError while constructing if the target has layers whose state cannot be rolled back by length
     (recurrent or linear-attention layers).
@@ -33,6 +36,7 @@ class SlotCache(Cache):
         self.lengths_B = torch.zeros(num_slots, dtype=torch.long, device=device)
         self._keys: list[torch.Tensor | None] = [None] * text.num_hidden_layers
         self._values: list[torch.Tensor | None] = [None] * text.num_hidden_layers
+        self._indexer_keys: list[torch.Tensor | None] = [None] * text.num_hidden_layers
         self._slots_B: torch.Tensor | slice = slice(None)
         self._write_BT: torch.Tensor | None = None
         self._span: tuple[int, int] | None = None
@@ -75,7 +79,7 @@ class SlotCache(Cache):
 
     def grow(self, capacity: int) -> None:
         """Make room for longer sequences; what is stored stays."""
-        for store in (self._keys, self._values):
+        for store in (self._keys, self._values, self._indexer_keys):
             for layer_idx, held in enumerate(store):
                 if held is not None:
                     larger = held.new_zeros(*held.shape[:2], capacity, held.shape[3])
@@ -90,6 +94,10 @@ class SlotCache(Cache):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Store [B, H, T, D] behind each slot's length; return keys and values [B, H, S, D]."""
         return self._store(self._keys, layer_idx, key_states), self._store(self._values, layer_idx, value_states)
+
+    def update_indexer(self, indexer_key_states: torch.Tensor, layer_idx: int) -> torch.Tensor:
+        """Store the indexer's keys [B, T, D] behind each slot's length; return [B, S, D]."""
+        return self._store(self._indexer_keys, layer_idx, indexer_key_states[:, None])[:, 0]
 
     def _store(self, store: list[torch.Tensor | None], layer_idx: int, new_BHTD: torch.Tensor) -> torch.Tensor:
         held = store[layer_idx]

@@ -7,11 +7,12 @@ the head with the model's own logits for every batch that it writes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from eyas.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,11 @@ class Family:
     layers: str = "layers"
     norm: str = "norm"
     lm_head: str = "lm_head"
+
+    @property
+    def is_wrapped(self) -> bool:
+        """The language model is one part of a multimodal one; lm_head stays at the top."""
+        return self.backbone.endswith("language_model")
 
 
 FAMILIES: tuple[Family, ...] = (

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from eyas.errors import UserError
+from eyas.progress import console
 
 Order = Literal["zig-zag", "round-robin"]
 ORDERS: tuple[Order, ...] = ("zig-zag", "round-robin")
@@ -97,7 +98,7 @@ def require_prefill_only(layout: Layout, what: str) -> None:
 
 @contextlib.contextmanager
 def start_layout(tp: int, cp: int, order: str, device: torch.device, timeout_seconds: float) -> Iterator[Layout]:
-    """Join the other ranks (torchrun starts them) for the body.
+    """Join the other ranks, which torchrun started, for the body. Only rank 0 speaks on the console.
 
     Args:
         timeout_seconds: after which a rank that waits for another gives up.
@@ -107,23 +108,35 @@ def start_layout(tp: int, cp: int, order: str, device: torch.device, timeout_sec
     """
     _check(tp, cp, order, timeout_seconds)
     if tp * cp == 1:
-        yield Layout()
+        yield SINGLE
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group(_BACKENDS[device.type], timeout=timedelta(seconds=timeout_seconds))
+    was_quiet, console.quiet = console.quiet, dist.get_rank() != 0
     try:
-        mesh = dist.init_device_mesh(device.type, (cp, tp), mesh_dim_names=("cp", "tp"))
-        yield Layout(
-            tp=tp,
-            cp=cp,
-            order=order,  # type: ignore[arg-type]
-            rank=dist.get_rank(),
-            tp_group=mesh.get_group("tp") if tp > 1 else None,
-            cp_group=mesh.get_group("cp") if cp > 1 else None,
-        )
+        yield lay_out(tp, cp, order, device)
     finally:
+        console.quiet = was_quiet
         dist.destroy_process_group()
+
+
+def lay_out(tp: int, cp: int, order: str, device: torch.device) -> Layout:
+    """The layout of ranks that have joined already. Raises UserError where transformers would put shares on another kind of device."""
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+    if tp > 1 and accelerator is not None and accelerator.type != device.type:
+        raise UserError(
+            "transformers puts the shares of tensor parallelism on the accelerator", got=f"--device {device.type}", allowed=accelerator.type
+        )
+    mesh = dist.init_device_mesh(device.type, (cp, tp), mesh_dim_names=("cp", "tp"))
+    return Layout(
+        tp=tp,
+        cp=cp,
+        order=order,  # type: ignore[arg-type]
+        rank=dist.get_rank(),
+        tp_group=mesh.get_group("tp") if tp > 1 else None,
+        cp_group=mesh.get_group("cp") if cp > 1 else None,
+    )
 
 
 def local_device(name: str) -> str:

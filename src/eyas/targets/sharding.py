@@ -6,7 +6,7 @@ states would prove little there. A row below names, by model type and below the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -104,6 +104,14 @@ def _experts_by_rank(text: Any, tp: int) -> bool:
 def own_part(weight: torch.Tensor) -> torch.Tensor:
     """What this rank holds of a weight."""
     return weight.to_local() if isinstance(weight, DTensor) else weight
+
+
+def changed_part(weight: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """`change` of a weight; of one that is split, each rank changes its own part, in which a row may be a part of a row."""
+    if not isinstance(weight, DTensor):
+        return change(weight)
+    own = change(weight.to_local())
+    return DTensor.from_local(own, weight.device_mesh, weight.placements, run_check=False, shape=weight.shape, stride=weight.stride())
 
 
 def whole_weight(weight: torch.Tensor) -> torch.Tensor:

@@ -15,11 +15,13 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedTokenizerFast
+from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerFast
 
 from eyas.errors import UserError
 from eyas.files import atomic_folder
+from eyas.targets.loading import auto_class
 from eyas.targets.tiny_text import tiny_chats
+from eyas.targets.wrapped import KIMI_ROPE, kimi_config
 
 END_OF_TURN = "<|im_end|>"
 _SPECIAL = ("<|pad|>", "<|begin|>", "<|im_start|>", END_OF_TURN)
@@ -45,21 +47,29 @@ _COMMON: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 _MOE: dict[str, Any] = {"moe_intermediate_size": 64, "num_experts_per_tok": 2}
+_MLA: dict[str, Any] = _MOE | {
+    "num_key_value_heads": 4,
+    "head_dim": 8,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "n_group": 2,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+}
 _FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
     "qwen3": {"tie_word_embeddings": True},
-    "deepseek_v3": _MOE
-    | {
-        "num_key_value_heads": 4,
-        "head_dim": 8,
-        "q_lora_rank": 32,
-        "kv_lora_rank": 32,
-        "qk_nope_head_dim": 16,
-        "qk_rope_head_dim": 8,
-        "v_head_dim": 16,
-    }
-    | {"n_routed_experts": 4, "n_shared_experts": 1, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1},
+    "deepseek_v3": _MLA,
+    # As many heads as keep a score of exactly zero in all of them rare: keys that tie at the last place are picked at random.
+    "deepseek_v32": _MLA | {"index_topk": 16, "index_head_dim": 16, "index_n_heads": 16},
+    "kimi_k25": _MLA | {"n_group": 1, "rope_parameters": KIMI_ROPE},
     "qwen3_moe": _MOE | {"num_experts": 4, "decoder_sparse_step": 1, "mlp_only_layers": []},
+    "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 32},
     "gemma2": {
         "query_pre_attn_scalar": 16,
         "sliding_window": 32,
@@ -94,12 +104,22 @@ def make_tiny(family: str, folder: Path, *, trained: bool, seed: int = 0, traini
     with atomic_folder(folder) as out, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         tokenizer = tiny_tokenizer()
-        model = AutoModelForCausalLM.from_config(_config(family, tokenizer), dtype=torch.float32)
+        model = auto_class(family).from_config(_config(family, tokenizer), dtype=torch.float32)
         if trained:
             _train(model, tokenizer, seed, training or TinyTraining())
-        model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
-        model.save_pretrained(out)
-        tokenizer.save_pretrained(out)
+        save_target(model, tokenizer, out, published_layout=family != "kimi_k25")  # transformers 5.24 cannot write that one back
+
+
+def save_target(model: Any, tokenizer: Any, folder: Path, *, published_layout: bool) -> None:
+    """Write weights, configs and tokenizer into an existing folder.
+
+    Args:
+        published_layout: one tensor an expert, as models are published; else stacked as transformers computes, which
+            loads much faster where experts are many.
+    """
+    model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+    model.save_pretrained(folder, save_original_format=published_layout)
+    tokenizer.save_pretrained(folder)
 
 
 def tiny_tokenizer(chat_template: str = CHAT_TEMPLATE) -> Any:
@@ -147,7 +167,8 @@ def _config(family: str, tokenizer: Any) -> Any:
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
     }
-    return AutoConfig.for_model(family, **copy.deepcopy(_COMMON | _FAMILIES[family] | ids))
+    settings = copy.deepcopy(_COMMON | _FAMILIES[family] | ids)
+    return kimi_config(settings, tokenizer.pad_token_id) if family == "kimi_k25" else AutoConfig.for_model(family, **settings)
 
 
 def _train(model: Any, tokenizer: Any, seed: int, training: TinyTraining) -> None:
