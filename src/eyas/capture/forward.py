@@ -1,7 +1,7 @@
 """One batched forward of the target over whole texts: hidden states at the taps, the final state, and its own top-1.
 
 Right padding with an explicit mask; causal attention keeps what stands left of it untouched. The masks themselves
-(sliding windows, chunks) are made by the model's own code.
+(sliding windows, chunks) are made by the model's own code, unless texts are packed or their positions are spread over ranks.
 
 Shapes: B texts, T positions of the longest, N positions of all texts together, n taps, H hidden size, V vocabulary.
 """
@@ -9,15 +9,17 @@ Shapes: B texts, T positions of the longest, N positions of all texts together, 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers.modeling_outputs import MoeModelOutputWithPast
 
+from eyas.capture.parallel.prefill import run_share
 from eyas.capture.taps import read_taps
 from eyas.taps import Tap
+from eyas.targets.attention_masks import MaskForm
 from eyas.targets.target import Target
 
 FINAL = Tap(None)
@@ -35,11 +37,14 @@ class Captured:
 
 
 @torch.no_grad()
-def capture_batch(target: Target, token_ids: Sequence[Sequence[int]], taps: Sequence[Tap], want_top1: bool = True) -> list[Captured]:
+def capture_batch(
+    target: Target, token_ids: Sequence[Sequence[int]], taps: Sequence[Tap], want_top1: bool = True, packed: bool = False
+) -> list[Captured]:
     """Run `token_ids` as one batch; every text must hold a token. Results stay on the target's device, in its dtype.
 
     Args:
         want_top1: also give the token that the target itself prefers after each position.
+        packed: one text behind the other in one row, none of which sees another; else a row a text, padded.
 
     Raises:
         UserError: a tap that the target lacks, or one that did not fire exactly once.
@@ -48,23 +53,41 @@ def capture_batch(target: Target, token_ids: Sequence[Sequence[int]], taps: Sequ
     lengths = [len(ids) for ids in token_ids]
     wanted = tuple(dict.fromkeys((*taps, FINAL)))
     with read_taps(target, wanted) as reader:
-        run_backbone(target, token_ids)
-        by_tap = dict(zip(wanted, reader.states(), strict=True))
-    rows_NnH = [
-        torch.cat([by_tap[tap][b, :length] for tap in taps], dim=-1) if taps else by_tap[FINAL][b, :length, :0]
-        for b, length in enumerate(lengths)
-    ]
-    final_NH = torch.cat([by_tap[FINAL][b, :length] for b, length in enumerate(lengths)])
+        whole = run_backbone(target, token_ids, packed)
+        by_tap = {tap: _texts(whole(state), lengths, packed) for tap, state in zip(wanted, reader.states(), strict=True)}
+    final_NH = torch.cat(by_tap[FINAL])
+    rows_NnH = torch.cat([torch.cat(by_tap[tap]) for tap in taps], dim=-1) if taps else final_NH[:, :0]
     top1_N = own_top1(target, final_NH) if want_top1 else final_NH.new_zeros(0, dtype=torch.long)
     top1_rows = top1_N.split(lengths) if want_top1 else [top1_N] * len(lengths)
-    return [Captured(states, final, top1) for states, final, top1 in zip(rows_NnH, final_NH.split(lengths), top1_rows, strict=True)]
+    return [Captured(*one) for one in zip(rows_NnH.split(lengths), final_NH.split(lengths), top1_rows, strict=True)]
 
 
-def run_backbone(target: Target, token_ids: Sequence[Sequence[int]]) -> None:
-    """The target without its head, over a right-padded batch; its results are read by hooks."""
-    ids_BT, mask_BT = pad(token_ids, target.device)
-    position_BT = torch.arange(ids_BT.shape[1], device=target.device).expand_as(ids_BT)
-    target.backbone(input_ids=ids_BT, attention_mask=mask_BT, position_ids=position_BT, use_cache=False)
+def _texts(state_BTH: torch.Tensor, lengths: Sequence[int], packed: bool) -> list[torch.Tensor]:
+    return list(state_BTH[0].split(lengths)) if packed else [state_BTH[row, :length] for row, length in enumerate(lengths)]
+
+
+def run_backbone(target: Target, token_ids: Sequence[Sequence[int]], packed: bool = False) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The target without its head, over a batch that is padded on the right or packed; its results are read by hooks.
+
+    Returns what makes a whole state [B, T, H] of one that a hook saw, which is this rank's part under context parallelism.
+    """
+    ids_BT, mask_BT = pad([[token for ids in token_ids for token in ids]] if packed else token_ids, target.device)
+    position_BT, document_BT = torch.arange(ids_BT.shape[1], device=target.device).expand_as(ids_BT), None
+    if packed:
+        position_BT = torch.cat([torch.arange(len(ids), device=target.device) for ids in token_ids])[None]
+        document_BT = (position_BT == 0).cumsum(-1)
+    if target.layout.cp > 1:
+        return run_share(target, ids_BT, position_BT, document_BT).whole
+    masks = mask_BT if document_BT is None else _document_masks(target, document_BT)
+    target.backbone(input_ids=ids_BT, attention_mask=masks, position_ids=position_BT, use_cache=False)
+    return lambda state_BTH: state_BTH
+
+
+def _document_masks(target: Target, document_BT: torch.Tensor) -> Any:
+    """A token sees those up to itself that belong to the same document."""
+    place_T = torch.arange(document_BT.shape[1], device=target.device)
+    allowed_B1TT = (document_BT[:, :, None] == document_BT[:, None])[:, None]
+    return MaskForm.of(target.model.config).build(place_T[None, None, :, None], place_T, allowed_B1TT)
 
 
 def pad(token_ids: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

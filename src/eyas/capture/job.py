@@ -29,13 +29,17 @@ SHARD_BYTES = 128 << 20
 
 @dataclass(frozen=True)
 class CaptureSettings:
-    """`taps` in the order of the draft's fc; `teacher` is the state that labels are made of. `command` is recorded."""
+    """`taps` in the order of the draft's fc; `teacher` is the state that labels are made of. `command` is recorded.
+
+    `packed` lays the texts of a batch behind one another in one row, where they would else be padded to the longest.
+    """
 
     taps: tuple[Tap, ...]
     teacher: Tap = FINAL
     max_batch_tokens: int = DEFAULT_BATCH_TOKENS
     max_samples: int | None = None
     allow_wrong_teacher: bool = False
+    packed: bool = False
     shard_bytes: int = SHARD_BYTES
     command: str = "eyas capture"
 
@@ -138,6 +142,7 @@ def _pinned(target: Target, corpus: Corpus, settings: CaptureSettings) -> dict[s
         "texts": corpus.hash(),
         "batch_tokens": settings.max_batch_tokens,
         "shard_bytes": settings.shard_bytes,
+        "packed": settings.packed,
         "torch_version": versions()["torch"],
         "transformers_version": versions()["transformers"],
     }

@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from eyas.targets.cpu_linear import PackedLinear
+from eyas.targets.sharding import changed_part, own_part
 from eyas.targets.target import Target
 
 Rounding = Callable[[torch.Tensor], torch.Tensor]
@@ -106,6 +107,10 @@ def look_at(target: Target) -> Look:
     declared = _declared(target)
     if declared is not None:
         return Look(declared, declared)
+    return target.layout.on_rank_0(lambda: _look_at_own_part(target))  # ranks must not judge by different shares
+
+
+def _look_at_own_part(target: Target) -> Look:
     order = ("int4", "int8", "bfloat16", "float16", "float32")
     shown = [_shown(weight) for weight in _samples(target)]
     coarse, certain = (sorted(column, key=order.index) for column in zip(*shown, strict=True))
@@ -129,7 +134,7 @@ def _samples(target: Target) -> Iterator[torch.Tensor]:
     for layer in target.layers:
         for weight in [parameter.detach() for parameter in layer.parameters()] + _packed_weights(layer):
             if weight.ndim >= 2 and weight.is_floating_point():
-                yield weight.flatten(0, -2)[: max(1, _SAMPLED_VALUES // weight.shape[-1])].cpu()
+                yield own_part(weight).flatten(0, -2)[: max(1, _SAMPLED_VALUES // weight.shape[-1])].cpu()
 
 
 def _packed_weights(layer: nn.Module) -> list[torch.Tensor]:
@@ -154,10 +159,10 @@ def _swap(module: nn.Module, change: Rounding) -> list[Callable[[], None]]:
             if isinstance(child, PackedLinear):
                 undo.append(partial(setattr, parent, name, child))
                 setattr(parent, name, _unpacked(child, change))
-        for parameter in parent.parameters(recurse=False):
+        for name, parameter in list(parent.named_parameters(recurse=False)):
             if parameter.is_floating_point() and not isinstance(parent, PackedLinear):
-                undo.append(partial(setattr, parameter, "data", parameter.data))
-                parameter.data = change(parameter.data)
+                undo.append(partial(parent._parameters.__setitem__, name, parameter))
+                parent._parameters[name] = nn.Parameter(changed_part(parameter.detach(), change), requires_grad=False)
     return undo
 
 

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from eyas.capture.forward import capture_batch
 from eyas.capture.job import CaptureReport, CaptureSettings, bytes_per_token, check_request, dump_header
+from eyas.capture.parallel.agree import require_agreement
+from eyas.capture.parallel.writer import SharedWriter
 from eyas.capture.plan import Corpus, make_plan, padded_tokens
 from eyas.capture.teacher import TeacherCheck, check_teacher, check_whole_forward, refuse_wrong_teacher
 from eyas.capture.trace import SAME_WEIGHTS, Trace, check_identity, record_trace
 from eyas.data.store import TRACE, Plan, Sample
-from eyas.data.store_writer import DumpHeader, DumpWriter, check_resumable
+from eyas.data.store_writer import DumpHeader, check_resumable
 from eyas.errors import UserError, WiringError
 from eyas.progress import Progress, console
 from eyas.targets.target import Target
@@ -48,21 +50,27 @@ class _Run:
         self.check = TeacherCheck()
 
     def run(self) -> CaptureReport:
-        num_found = check_resumable(self.out, self._header(trace_hash=None))
-        self._announce(num_found)
+        """On every rank of the target's layout alike; rank 0 reads and writes the folder for all."""
+        layout = self.target.layout
+        num_found = layout.on_rank_0(lambda: self._found())
         trace = self._trace()
         self._rehearse([batch for shard in self.plan[num_found:] for batch in shard])
         started = time.perf_counter()
-        with DumpWriter(self.out, self._header(trace.hash()), self.corpus.token_counts(self.target.vocab_size)) as writer:
-            if not writer.trace_path.is_file():
-                trace.save(writer.trace_path)
+        with SharedWriter(layout, self.out, self._header(trace.hash()), self.corpus.token_counts(self.target.vocab_size)) as writer:
+            writer.keep_trace(trace)
             for shard in writer.manifest["shards"]:
                 self.check += TeacherCheck(**shard["teacher_check"])
             self._write_shards(writer)
             self._require_teacher(self.check)
-            if not writer.manifest["complete"]:
-                writer.finish(self.check.to_json(), wrong_teacher=not self.check.passed)
-        return CaptureReport.of(self.out, writer.manifest, num_found, time.perf_counter() - started, self.check)
+            writer.finish(self.check.to_json(), wrong_teacher=not self.check.passed)
+            manifest = writer.finished()
+        return CaptureReport.of(self.out, manifest, num_found, time.perf_counter() - started, self.check)
+
+    def _found(self) -> int:
+        """How many shards are there already; says what is to be done, and refuses what cannot be."""
+        num_found = check_resumable(self.out, self._header(trace_hash=None))
+        self._announce(num_found)
+        return num_found
 
     def _header(self, trace_hash: str | None) -> DumpHeader:
         return dump_header(self.target, self.corpus, self.settings, self.plan, trace_hash)
@@ -92,9 +100,9 @@ class _Run:
     def _trace(self) -> Trace:
         """The trace of the run that began the dump, if this target is the same to the bit; else a new one."""
         path = self.out / TRACE
-        if not path.is_file():
+        trace = self.target.layout.on_rank_0(lambda: Trace.load(path) if path.is_file() else None)
+        if trace is None:
             return record_trace(self.target)
-        trace = Trace.load(path)
         report = check_identity(self.target, trace, f"the dump {self.out}")
         if max(report.distance, report.median_distance) > SAME_WEIGHTS:  # a rounded copy: right for training, wrong beside these shards
             raise WiringError(
@@ -117,35 +125,36 @@ class _Run:
 
     # -- the work ------------------------------------------------------------------------------------------------
 
-    def _write_shards(self, writer: DumpWriter) -> None:
+    def _write_shards(self, writer: SharedWriter) -> None:
         left = self.plan[writer.next_shard :]
         with Progress("capture", sum(self.lengths[index] for shard in left for batch in shard for index in batch), "tokens") as progress:
             for shard in left:
                 samples: list[Sample] = []
                 shard_check = TeacherCheck()
-                for found, check in self._batches(shard):
+                for number, batch in enumerate(shard):
+                    found, check = self._batch(batch, every=1 if number == 0 else _CHECK_EVERY)
                     samples += found
                     shard_check += check
-                    progress.advance(sum(len(sample.token_ids) for sample in found))
+                    progress.advance(sum(self.lengths[index] for index in batch))
                 self._require_teacher(shard_check)
                 writer.write_shard(samples, shard_check.counts())
                 self.check += shard_check
 
-    def _batches(self, shard: list[list[int]]) -> Iterator[tuple[list[Sample], TeacherCheck]]:
-        for number, batch in enumerate(shard):
-            yield self._batch(batch, every=1 if number == 0 else _CHECK_EVERY)
-
     @torch.no_grad()
     def _batch(self, batch: Sequence[int], every: int) -> tuple[list[Sample], TeacherCheck]:
-        """Capture one planned batch, and check one row in `every`."""
+        """Capture one planned batch, and check one row in `every`. Samples are made where they will be written."""
         target, settings = self.target, self.settings
         texts = [self.corpus.texts[index] for index in batch]
         extra = settings.teacher not in settings.taps and not settings.teacher.is_final
-        captured = capture_batch(target, [text.token_ids for text in texts], (*settings.taps, settings.teacher) if extra else settings.taps)
+        taps = (*settings.taps, settings.teacher) if extra else settings.taps
+        captured = capture_batch(target, [text.token_ids for text in texts], taps, packed=settings.packed)
         width = len(settings.taps) * target.hidden_size
         teachers = [self._teacher(one.states, one.final) for one in captured]
-        top1_N = torch.cat([one.top1 for one in captured])
-        check = check_teacher(target, torch.cat(teachers)[::every], torch.cat([one.final for one in captured])[::every], top1_N[::every])
+        final_NH, top1_N = torch.cat([one.final for one in captured]), torch.cat([one.top1 for one in captured])
+        require_agreement(target.layout, "states", [*(one.states for one in captured), final_NH, top1_N])
+        check = check_teacher(target, torch.cat(teachers)[::every], final_NH[::every], top1_N[::every])
+        if not target.layout.writes:
+            return [], check
         samples = [
             Sample(torch.tensor(text.token_ids), torch.tensor(text.loss_mask), one.states[:, :width].cpu(), teacher.cpu(), one.top1.cpu())
             for text, one, teacher in zip(texts, captured, teachers, strict=True)

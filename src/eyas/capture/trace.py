@@ -187,10 +187,10 @@ def _sketches(target: Target, ids: list[int], change: Rounding) -> tuple[tuple[s
 def _states(target: Target, ids: list[int], change: Rounding) -> dict[str, torch.Tensor]:
     taps = [Tap(boundary) for boundary in range(target.num_layers + 1)] + [Tap(None)]
     with torch.no_grad(), rounded(target, change), _read_mids(target) as mids, read_taps(target, taps) as reader:
-        run_backbone(target, [ids])
+        whole = run_backbone(target, [ids])
         states = dict(zip(map(state_name, taps), reader.states(), strict=True))
     states = {name: state for name, state in states.items() if name != "final"} | mids | {"final": states["final"]}
-    return {name: state_1PH[0] for name, state_1PH in states.items()}
+    return {name: whole(state)[0] for name, state in states.items()}
 
 
 @contextlib.contextmanager

@@ -8,7 +8,16 @@ from typing import Annotated
 
 import typer
 
-from eyas.cli.options import DeviceOption, DtypeOption, JsonOption, TargetOption, TrustRemoteCode, emit
+from eyas.cli.options import (
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    RankTimeoutOption,
+    TargetOption,
+    TensorParallelOption,
+    TrustRemoteCode,
+    emit,
+)
 
 
 def command(
@@ -25,6 +34,11 @@ def command(
             "--allow-wrong-teacher", help="Capture although the teacher gives other tokens than the target; marks dump and draft."
         ),
     ] = False,
+    pack: Annotated[bool, typer.Option("--pack", help="Lay the texts of a batch behind one another instead of padding them.")] = False,
+    tp: TensorParallelOption = 1,
+    cp: Annotated[int, typer.Option(help="Split the positions over so many ranks; torchrun starts --tp times --cp of them.")] = 1,
+    cp_order: Annotated[str, typer.Option(help="Which positions a rank takes: zig-zag or round-robin.")] = "zig-zag",
+    rank_timeout: RankTimeoutOption = 600.0,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "bf16",
     trust_remote_code: TrustRemoteCode = False,
@@ -39,6 +53,7 @@ def command(
     from eyas.capture.job import CaptureSettings
     from eyas.capture.runner import capture_to_dump
     from eyas.provenance import command_line
+    from eyas.targets.layout import local_device, start_layout
     from eyas.targets.loading import load_config, load_target, resolve_device, resolve_dtype
 
     num_layers = int(load_config(target, trust_remote_code).get_text_config(decoder=True).num_hidden_layers)
@@ -50,9 +65,13 @@ def command(
         max_batch_tokens=batch_tokens,
         max_samples=max_samples,
         allow_wrong_teacher=allow_wrong_teacher,
+        packed=pack,
         command=command_line(["eyas", *sys.argv[1:]]),
     )
-    where, number_type = resolve_device(device), resolve_dtype(dtype)
-    loaded = load_target(target, device=where, dtype=number_type, trust_remote_code=trust_remote_code)
-    report = capture_to_dump(loaded, read_corpus(data, target, trust_remote_code), settings, out)
-    emit(report.to_json(), as_json)
+    where, number_type = resolve_device(local_device(device)), resolve_dtype(dtype)
+    with start_layout(tp, cp, cp_order, where, rank_timeout) as layout:
+        loaded = load_target(target, device=where, dtype=number_type, trust_remote_code=trust_remote_code, layout=layout)
+        corpus = layout.on_rank_0(lambda: read_corpus(data, target, trust_remote_code))
+        report = capture_to_dump(loaded, corpus, settings, out)
+        if layout.writes:
+            emit(report.to_json(), as_json)

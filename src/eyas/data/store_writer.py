@@ -48,7 +48,11 @@ class DumpHeader:
             "settings": dict(self.settings),
             "provenance": dict(self.provenance),
             "samples": {"ids": list(self.sample_ids), "lengths": list(self.lengths), "validation": list(self.validation)},
-            "batch_plan": {"max_batch_tokens": self.max_batch_tokens, "padding": "right", "shards": self.plan},
+            "batch_plan": {
+                "max_batch_tokens": self.max_batch_tokens,
+                "padding": "none" if self.settings.get("packed") else "right",
+                "shards": self.plan,
+            },
             "shards": [],
         }
 
@@ -103,8 +107,11 @@ class DumpWriter:
         """The number of the first shard that is not there yet."""
         return len(self.manifest["shards"])
 
-    def write_shard(self, samples: Sequence[Sample], teacher_check: Mapping[str, int]) -> None:
-        """Write the next shard: `samples` in the plan's order. Shapes, lengths and finiteness are checked first."""
+    def write_shard(self, samples: Sequence[Sample], teacher_check: Mapping[str, int], layout: Mapping[str, Any] | None = None) -> None:
+        """Write the next shard: `samples` in the plan's order. Shapes, lengths and finiteness are checked first.
+
+        `layout`, over which ranks the forward was spread, is recorded: states of two layouts are the same up to rounding.
+        """
         number = self.next_shard
         wanted = shard_samples(self._header.plan[number])
         for index, sample in zip(wanted, samples, strict=True):
@@ -119,7 +126,7 @@ class DumpWriter:
             "num_samples": len(samples),
             "num_tokens": sum(len(sample.token_ids) for sample in samples),
             "teacher_check": dict(teacher_check),
-        }
+        } | ({} if layout is None else {"layout": dict(layout)})
         self.manifest["shards"].append(record)
         self._write_manifest()
 

@@ -17,6 +17,7 @@ from eyas.capture.taps import TapReader, read_taps
 from eyas.errors import UserError
 from eyas.taps import Tap
 from eyas.targets.cache import SlotCache
+from eyas.targets.layout import require_prefill_only
 from eyas.targets.target import Target
 
 PAD_ID = 0  # any valid id: what it writes lies behind the slot's length
@@ -27,9 +28,12 @@ class TargetRunner:
 
     Args:
         max_length: no row is longer; positions beyond it are padding, and are clamped for targets with a table of them.
+
+    Raises UserError for a target that was loaded for context parallelism.
     """
 
     def __init__(self, target: Target, taps: Sequence[Tap], num_slots: int, capacity: int, max_length: int) -> None:
+        require_prefill_only(target.layout, "the engine")
         self.target = target
         self._max_length = max_length
         self.cache = SlotCache(target.model.config, num_slots, capacity, target.device)

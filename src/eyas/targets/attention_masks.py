@@ -46,7 +46,7 @@ class MaskForm:
         full = key_S <= query_B1T1
         if allowed is not None:
             full = full & allowed
-        masks = {kind: full for kind in self.kinds}
+        masks = dict.fromkeys(self.kinds, full)
         if self.sliding_window is not None:
             masks["sliding_attention"] = full & (key_S > query_B1T1 - self.sliding_window)
         if self.adds:

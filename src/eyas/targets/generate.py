@@ -15,6 +15,7 @@ import torch
 from eyas.errors import UserError
 from eyas.loops import find_loop
 from eyas.targets.cache import SlotCache
+from eyas.targets.layout import require_prefill_only
 from eyas.targets.target import Target
 
 MIN_TEMPERATURE = 1e-6  # below it logits would overflow
@@ -74,6 +75,7 @@ def generate_batch(target: Target, prompts: Iterable[tuple[str, list[int]]], set
 
     A sampled answer depends on the seed and its key alone, up to rounding differences between batch compositions.
     """
+    require_prefill_only(target.layout, "generation")
     waiting = iter(prompts)
     slots: list[_Row | None] = [None] * settings.num_slots
     cache: SlotCache | None = None
