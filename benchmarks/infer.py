@@ -3,8 +3,9 @@
     python benchmarks/infer.py --out infer.json [--drafts 100] [--targets 4]
 
 Each draft gets three random states in random order and random norm switches, and is trained for a moment on the target's
-own kind of text. What must come out is settled without `infer`, on other text: if the true wiring beats every other one on
-at least 2,000 rows (by the test that `infer` uses), infer must name it; if not, it must say "undecided".
+own kind of text. What its config says of the switches that no weight shows is then drawn anew. What must come out is settled
+without `infer`, on other text and with the true switches: if the true wiring beats every other one on at least 2,000 rows (by
+the test that `infer` uses), infer must name it; if not, it must say "undecided".
 
     right       named, or undecided where it must be
     undecided   undecided although the true wiring beats all others
@@ -20,6 +21,7 @@ import json
 import random
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
@@ -37,8 +39,9 @@ from eyas.draft.config import DraftConfig
 from eyas.draft.model import Eagle3Draft
 from eyas.draft.warmstart import warm_start
 from eyas.evaluate.infer.evidence import MIN_ROWS, Evidence, gather_evidence
+from eyas.evaluate.infer.hypotheses import Other
 from eyas.evaluate.infer.infer import InferSettings, infer_from
-from eyas.evaluate.infer.measure import Hypothesis, beats, measure
+from eyas.evaluate.infer.measure import Hypothesis, beats, measure, variant
 from eyas.evaluate.infer.project import FastScore
 from eyas.files import write_json
 from eyas.taps import Tap
@@ -47,45 +50,51 @@ from eyas.targets.loading import load_target
 from eyas.targets.target import Target
 from eyas.targets.tiny import make_tiny
 from eyas.targets.tiny_text import tiny_chats
-from eyas.train.batches import BatchOrder, load_batch
+from eyas.train.batches import Batch, BatchOrder, load_batch
 from eyas.train.loss import TeacherHead, ttt_loss
 
 FAMILIES = ("llama", "qwen3", "qwen3_moe", "granite")
 NUM_TAPS = 3
 ROWS, SEARCH_ROWS = 3000, 256
 TRAIN_CHATS, JUDGE_CHATS = 240, 200
+EPOCHS = 3  # cut into batches in as many ways
 RIVALS = 12  # the wirings that other text ranks next to the true one are measured exactly
+GUESSED = ("norm_before_residual", "norm_output")  # weights do not show them
 SWITCHES = ("norm_before_fc", "fc_norm", "norm_before_residual", "norm_output")
 
 
 @dataclass(frozen=True)
 class World:
-    """One tiny target: a dump with every state; what infer goes by, and other texts to settle the truth on."""
+    """One tiny target: batches with every state to train on; what infer goes by, and other texts to settle the truth on."""
 
     target: Target
-    dump: Dump
+    token_counts: torch.Tensor
+    batches: list[Batch]
     shown: Evidence
     judge: Evidence
 
 
 def make_world(family: str, seed: int, folder: Path) -> World:
-    make_tiny(family, folder / "target", trained=True, seed=seed)
-    target = load_target(str(folder / "target"), device=torch.device("cpu"), dtype=torch.float32)
-    taps = tuple(Tap(boundary) for boundary in range(target.num_layers + 1))
+    make_tiny(family, folder / family, trained=True, seed=seed)
+    target = load_target(str(folder / family), device=torch.device("cpu"), dtype=torch.float32)
+    taps = (*(Tap(boundary) for boundary in range(target.num_layers + 1)), Tap(None))
     for part, count, chats_seed in (("train", TRAIN_CHATS, 11), ("infer", JUDGE_CHATS, 12), ("judge", JUDGE_CHATS, 13)):
         chats = folder / f"{part}.jsonl"
         chats.write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in tiny_chats(count, seed=chats_seed)))
-        prepare(str(folder / "target"), [chats], folder / part, PrepareSettings(validation=0.0))
-    capture_to_dump(target, read_corpus(folder / "train", str(folder / "target")), CaptureSettings(taps=taps), folder / "dump")
-    texts = {part: read_corpus(folder / part, str(folder / "target")).texts for part in ("infer", "judge")}
+        prepare(str(folder / family), [chats], folder / part, PrepareSettings(validation=0.0))
+    capture_to_dump(target, read_corpus(folder / "train", str(folder / family)), CaptureSettings(taps=taps), folder / "dump")
+    texts = {part: read_corpus(folder / part, str(folder / family)).texts for part in ("infer", "judge")}
     evidence = {part: gather_evidence(target, found, ROWS, SEARCH_ROWS) for part, found in texts.items()}
-    return World(target, Dump.open(folder / "dump"), evidence["infer"], evidence["judge"])
+    dump = Dump.open(folder / "dump")
+    order = BatchOrder(dump.training, dump.lengths(), 1024, seed)
+    batches = [load_batch(dump, order.at(number), target.device) for number in range(EPOCHS * order.batches_per_epoch)]
+    return World(target, dump.token_counts(), batches, evidence["infer"], evidence["judge"])
 
 
 def train_draft(world: World, taps: tuple[Tap, ...], switches: dict[str, bool], steps: int, seed: int) -> Eagle3Draft:
     """A draft that reads `taps`: warm-started, but with an fc in which every slot counts from the start."""
     target = world.target
-    vocab = build_vocab_map(world.dump.token_counts(), min(256, target.vocab_size), target.stop_ids)
+    vocab = build_vocab_map(world.token_counts, min(256, target.vocab_size), target.stop_ids)
     torch.manual_seed(seed)
     draft = Eagle3Draft(DraftConfig.from_target(target.config, num_taps=len(taps), draft_vocab_size=len(vocab.d2t), **switches))
     draft.set_vocab_map(vocab.d2t, vocab.t2d)
@@ -94,12 +103,11 @@ def train_draft(world: World, taps: tuple[Tap, ...], switches: dict[str, bool], 
     torch.nn.init.normal_(draft.fc.weight, std=draft.fc.in_features**-0.5)
     rule = LogitRule.of(target.config)
     head = TeacherHead(target.head_rows(vocab.target_ids), rule.scale, rule.softcap, torch.float32)
-    order = BatchOrder(world.dump.training, world.dump.lengths(), 1024, seed)
+    shuffled = random.Random(seed).choices(world.batches, k=steps)
     places = [world.judge.taps.index(tap) for tap in taps]
     optimizer = torch.optim.AdamW(draft.parameters(), lr=4e-3, betas=(0.9, 0.95), weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=steps, pct_start=0.1)
-    for step in range(steps):
-        batch = load_batch(world.dump, order.at(step), target.device)
+    for batch in shuffled:
         every = batch.states_BTS.unflatten(-1, (-1, target.hidden_size))
         batch = dataclasses.replace(batch, states_BTS=every[:, :, places].flatten(2))
         loss, _ = ttt_loss(draft, head, batch, 2, 0.8)
@@ -125,13 +133,14 @@ def is_proven(world: World, draft: Eagle3Draft, taps: tuple[Tap, ...]) -> bool:
 
 
 def run_draft(world: World, rng: random.Random, steps: int, seed: int) -> dict[str, Any]:
-    taps = tuple(Tap(boundary) for boundary in rng.sample(range(world.target.num_layers + 1), NUM_TAPS))
+    taps = tuple(rng.sample(world.judge.taps, NUM_TAPS))
     switches = {name: rng.random() < 0.3 for name in SWITCHES}
     started = time.perf_counter()
     draft = train_draft(world, taps, switches, steps, seed)
+    declared = variant(draft, **{name: rng.random() < 0.5 for name in GUESSED})
     trained = time.perf_counter()
     proven = is_proven(world, draft, taps)
-    report = infer_from(world.target, draft, world.shown, InferSettings(num_rows=ROWS, search_rows=SEARCH_ROWS))
+    report = infer_from(world.target, declared, world.shown, InferSettings(num_rows=ROWS, search_rows=SEARCH_ROWS))
     found = report.best.taps == taps
     if report.decided:
         verdict = "wrong" if not found else "right" if proven else "unproven"
@@ -148,10 +157,15 @@ def run_draft(world: World, rng: random.Random, steps: int, seed: int) -> dict[s
         "margin": report.margin,
         "rows": report.num_rows,
         "switches": switches,
-        "others": {item.name: {"best": item.best, "decided": item.decided} for item in report.others},
+        "guessed": {item.name: judge_switch(item, switches[item.name]) for item in report.others if item.name in GUESSED},
         "train_seconds": trained - started,
         "infer_seconds": report.search_seconds,
     }
+
+
+def judge_switch(found: Other, true: bool) -> str:
+    """undecided: nothing can be told, and what the config says stands."""
+    return "right" if found.best == true else "wrong" if found.decided else "undecided"
 
 
 def main() -> None:
@@ -159,7 +173,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--drafts", type=int, default=100)
     parser.add_argument("--targets", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     started = time.perf_counter()
@@ -176,9 +190,20 @@ def main() -> None:
             print(json.dumps(results[-1]), flush=True)
     counts = {verdict: sum(item["verdict"] == verdict for item in results) for verdict in ("right", "undecided", "unproven", "wrong")}
     proven = sum(item["proven"] for item in results)
-    value = {"counts": counts, "proven": proven, "drafts": len(results), "seconds": time.perf_counter() - started, "results": results}
+    guessed = {name: Counter(item["guessed"][name] for item in results) for name in GUESSED}
+    value = {
+        "counts": counts,
+        "proven": proven,
+        "guessed": guessed,
+        "drafts": len(results),
+        "targets": [world.target.name for world in worlds],
+        "steps": arguments.steps,
+        "cpu_seconds": time.process_time(),
+        "wall_seconds": time.perf_counter() - started,
+        "results": results,
+    }
     write_json(arguments.out, value)
-    print(json.dumps({key: value[key] for key in ("counts", "proven", "drafts", "seconds")}))
+    print(json.dumps({key: part for key, part in value.items() if key != "results"}))
 
 
 if __name__ == "__main__":

@@ -43,6 +43,18 @@ def test_in_and_out_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert config["eagle_aux_hidden_state_layer_ids"] == [2, 8, 13]
 
 
+def test_an_export_shows_the_wiring_that_lies_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import_draft(GOLDEN / "specforge", tmp_path / "draft")
+    export_draft(tmp_path / "draft", "automodel", tmp_path / "out")
+    status, out, _ = run(["wiring", "show", str(tmp_path / "out"), "--json"], capsys)
+    assert (status, json.loads(out)["kind"]) == (0, "export")
+    assert json.loads(out)["wiring"]["taps"] == ["layer:1", "layer:7", "layer:12"]
+    assert run(["wiring", "diff", str(tmp_path / "draft"), str(tmp_path / "out")], capsys)[0] == 0
+    status, _, err = run(["wiring", "show", str(GOLDEN / "specforge")], capsys)
+    assert status == 2
+    assert "eyas import" in err
+
+
 def test_lines_for_people_and_the_users_own_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["import", str(GOLDEN / "eagle"), "--out", str(tmp_path / "draft")]
     status, _, err = run(command, capsys)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,6 +148,24 @@ def test_every_format_comes_in_whole(texts: Texts, tmp_path: Path, name: str):
         assert torch.equal(sample.loss_mask, texts.masks[number] if has_mask else torch.ones(len(ids), dtype=torch.bool))
         assert torch.allclose(sample.teacher, texts.finals[number], atol=1e-4)
         assert float((sample.top1 == texts.top1[number]).float().mean()) > 0.99
+
+
+def test_the_commands_of_the_page_bring_every_project_in(texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from eyas.cli.main import main
+
+    page = (Path(__file__).parents[2] / "docs" / "dumps.md").read_text()
+    commands = [shlex.split(line, comments=True)[1:] for line in re.findall(r"^eyas import .*--out .*$", page, flags=re.MULTILINE)]
+    assert {words[1] for words in commands} == set(WRITERS)
+    monkeypatch.chdir(tmp_path)
+    texts.target.model.save_pretrained("target")
+    texts.target.tokenizer.save_pretrained("target")
+    for words in commands:
+        (tmp_path / words[1]).mkdir()
+        WRITERS[words[1]](texts, tmp_path / words[1])
+        with pytest.raises(SystemExit) as left:
+            main(words)
+        assert not left.value.code, words
+        assert Dump.open(words[-1]).wiring.taps == TAPS
 
 
 def test_what_nobody_states_is_found_by_numbers_and_said(texts: Texts, tmp_path: Path):

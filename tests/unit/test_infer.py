@@ -174,7 +174,11 @@ def test_the_switches_of_a_trained_draft_come_out(report: InferReport, trained):
     target, draft, rows = trained
     wrong = variant(draft, norm_before_residual=True, norm_output=False)
     again = infer_wiring(target, wrong, rows, InferSettings(num_rows=2200, search_rows=256))
-    assert {item.name: item.best for item in again.others if item.name == "norm_before_residual"} == {"norm_before_residual": False}
+    others = {item.name: item for item in again.others}
+    assert (others["norm_before_residual"].declared, others["norm_before_residual"].best) == (True, False)
+    assert (others["norm_output"].declared, others["norm_output"].best) == (False, True)
+    assert again.best.taps == parse_taps("embed,layer:1,layer:2"), "searched again with the draft as it was trained"
+    assert again.best.accuracy == pytest.approx(report.best.accuracy, abs=0.02)
 
 
 def test_too_few_rows_and_equal_states_decide_nothing(trained):

@@ -78,10 +78,10 @@ def _check_shapes(captures: Sequence[Capture], expected: Sequence[Tap] | None) -
                 allowed=f"{first.num_slots} slots of width {first.width}, the very same {sum(map(len, first.token_ids))} tokens",
             )
     if len(expected or ()) > first.num_slots:
-        raise UserError("the capture has fewer slots than expected", got=first.num_slots, allowed=[str(tap) for tap in expected or ()])
+        raise UserError(f"{first.source} has fewer slots than expected", got=first.num_slots, allowed=[str(tap) for tap in expected or ()])
     positions = sum(map(len, first.token_ids))
     if positions < MIN_POSITIONS:
-        raise UserError("too few positions for a verdict", got=positions, allowed=f"at least {MIN_POSITIONS} of real text")
+        raise UserError(f"{first.source}: too few positions for a verdict", got=positions, allowed=f"at least {MIN_POSITIONS} of real text")
 
 
 def _judge(reference: Reference, captures: Sequence[Capture], slot: int, expected: str | None) -> SlotVerdict:

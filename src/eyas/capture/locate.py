@@ -25,6 +25,7 @@ _FAR_ROWS = 0.3
 _MOST_ROWS = 0.8  # orders are chosen by this quantile: one that is right for half of the rows is not right
 _PARTIAL_COSINE = 0.2  # between what a state is off by and the branch that it lacks; noise gives 0.03 over 128 rows
 _SAME_SCALE = 0.03
+SAME = 1e-3  # nearer than that a state is as it should be
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,9 @@ class Rows:
 def locate(reference: Reference, rows: Rows, block: int = 0) -> Match:
     """The best explanation of `rows`. `block`: of the reference's column blocks."""
     plain = _in_place(reference, rows, block)
+    proven = _proven_partial(reference, rows, plain)
+    if proven is not None:
+        return proven
     if plain is not None and plain.certain and plain.distance <= float(reference.allowed[plain.state]):
         return _whole(reference, rows, block, plain)
     found = list(_explanations(reference, rows, block, plain))
@@ -204,6 +208,25 @@ def _any_places(reference: Reference, rows: Rows, block: int) -> Match | None:
     fewer = sum(rows.counts) < sum(reference.lengths)
     kind = "rows scattered" if fewer else "rows permuted"
     return nearest(torch.stack(distances), kind, f"in no order that has a name; {100 * distinct:.0f} % of the rows are different positions")
+
+
+def _proven_partial(reference: Reference, rows: Rows, plain: Match | None) -> Match | None:
+    """A residual with exactly what one rank adds to it; looked for even in states that rounding would explain."""
+    if plain is None or plain.distance <= SAME or len(reference.sketches) > 1:
+        return None
+    used_N, rows_N = _places(reference, rows)
+    found_MK, place_M = rows.sketches[used_N], rows_N[used_N]
+    best = NOTHING
+    for (before, after), by_ranks in reference.shares.items():
+        start_MK = reference.sketches[0][before][place_M]
+        for ranks, share_RPK in by_ranks.items():
+            distance_R = _row_distances(found_MK, start_MK + share_RPK[:, place_M]).median(dim=-1).values
+            rank = int(distance_R.argmin())
+            if float(distance_R[rank]) < best.distance:
+                start, end = (state_tap(reference.state_names[state]) for state in (before, after))
+                detail = f"{start} with the share of rank {rank} of {ranks} in what leads to {end}, before the all-reduce"
+                best = Match(after, float(distance_R[rank]), plain.state, plain.distance, "partial", detail)
+    return best if best.better_than(plain) else None
 
 
 def _partial(reference: Reference, rows: Rows, block: int, plain: Match) -> Match | None:

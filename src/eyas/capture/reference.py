@@ -1,21 +1,22 @@
 """What captured states are compared with: sketches of every state of the target, over the token ids that were captured.
 
-They come from a trace (then the ids must be the trace's own) or from the target itself (then any ids will do, states that
-went through one more norm are known too, and so are blocks of columns).
+They come from a trace (then the ids must be the trace's own) or from the target itself (then any ids will do, and known too are
+states that went through one more norm, blocks of columns, and what each rank adds under tensor parallelism).
 
 Shapes: P positions of all sequences together, S states, K sketch size, H hidden size, C column blocks (1: whole states).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
 from torch import nn
 
 from eyas.capture.fingerprint import MIN_POSITIONS, SINK_POSITIONS, SKETCH_SIZE, Trace, sketch, sketch_columns
+from eyas.capture.shares import Shares, reading_shares
 from eyas.capture.trace import named_states
 from eyas.errors import UserError
 from eyas.taps import Tap
@@ -31,7 +32,7 @@ _INPUT_NORMS = ("input_layernorm", "ln_1")
 class Reference:
     """sketches [C, S, P, K]. normed: states after one more norm, by what was done, each [S', P, K] with their names.
 
-    allowed [S]: how far rounding may move a state. position [P]: within its own sequence.
+    allowed [S]: how far rounding may move a state. position [P]: within its own sequence. shares: see `shares`, states by number.
     """
 
     state_names: tuple[str, ...]
@@ -41,6 +42,7 @@ class Reference:
     lengths: tuple[int, ...]
     hidden_size: int
     vocab_size: int
+    shares: Mapping[tuple[int, int], Mapping[int, torch.Tensor]] = field(default_factory=dict)
 
     @property
     def position_P(self) -> torch.Tensor:
@@ -67,13 +69,13 @@ def state_tap(name: str) -> str:
     return str(Tap.parse(name)) if name.startswith("boundary:") else name
 
 
-def reference_of_trace(trace: Trace, token_ids: Sequence[Sequence[int]]) -> Reference:
-    """Raises UserError if what was captured are not the trace's tokens, or too few of them."""
+def reference_of_trace(trace: Trace, token_ids: Sequence[Sequence[int]], where: str = "the capture") -> Reference:
+    """Raises UserError if what was captured, by the file `where`, are not the trace's tokens, or too few of them."""
     recorded = trace.token_ids.tolist()
     ids = list(token_ids[0])[: len(recorded)] if len(token_ids) == 1 else []
     if len(ids) < MIN_POSITIONS or ids != recorded[: len(ids)]:
         raise UserError(
-            "the states were captured for other tokens than the trace's",
+            f"{where}: the states were captured for other tokens than the trace's",
             got=f"{len(token_ids)} sequences, the first with {len(token_ids[0]) if token_ids else 0} tokens",
             allowed=f"one sequence that begins with the trace's {len(recorded)} ids (at least {MIN_POSITIONS} of them)",
             remedy="capture the ids that eyas trace record --prompt-out writes, or give --target to compare any tokens",
@@ -87,21 +89,24 @@ def reference_of_trace(trace: Trace, token_ids: Sequence[Sequence[int]]) -> Refe
 
 
 @torch.no_grad()
-def reference_of_target(target: Target, token_ids: Sequence[Sequence[int]], width: int) -> Reference:
+def reference_of_target(target: Target, token_ids: Sequence[Sequence[int]], width: int, where: str = "the capture") -> Reference:
     """`width`: of the captured states; where it is a part of the hidden size, every block of so many columns is sketched.
 
-    Raises UserError for ids that the target does not have.
+    Raises UserError for ids, of the file `where`, that the target does not have.
     """
     for ids in token_ids:
         if not 0 <= min(ids) <= max(ids) < target.vocab_size:
-            raise UserError("the captured token ids are not the target's", got=max(ids), allowed=f"0 to {target.vocab_size - 1}")
+            raise UserError(f"{where}: the token ids are not the target's", got=max(ids), allowed=f"0 to {target.vocab_size - 1}")
     hidden = target.hidden_size
     starts = range(0, hidden, width) if width < hidden and hidden % width == 0 else range(1)
     names: tuple[str, ...] = ()
     parts: list[torch.Tensor] = []
     normed: dict[str, list[tuple[tuple[str, ...], torch.Tensor]]] = {}
+    shares: list[Shares] = []
     for ids in token_ids:
-        states = named_states(target, list(ids))
+        with reading_shares(target) as reader:
+            states = named_states(target, list(ids))
+        shares.append(reader.shares(states))
         names = tuple(states)
         parts.append(torch.stack([_sketch_block(states, start, min(width, hidden), hidden) for start in starts]))
         for what, sketched in _normed(target, states).items():
@@ -114,7 +119,19 @@ def reference_of_target(target: Target, token_ids: Sequence[Sequence[int]], widt
         lengths=tuple(map(len, token_ids)),
         hidden_size=hidden,
         vocab_size=target.vocab_size,
+        shares=_joined(shares, names),
     )
+
+
+def _joined(parts: Sequence[Shares], names: tuple[str, ...]) -> dict[tuple[int, int], dict[int, torch.Tensor]]:
+    """The shares of all sequences together, of the branches that are known in each of them."""
+    known = [branch for branch in parts[0] if all(branch in part for part in parts)]
+    return {
+        (names.index(before), names.index(after)): {
+            ranks: torch.cat([part[before, after][ranks] for part in parts], dim=1) for ranks in parts[0][before, after]
+        }
+        for before, after in known
+    }
 
 
 def _sketch_block(states: dict[str, torch.Tensor], start: int, width: int, hidden: int) -> torch.Tensor:

@@ -79,14 +79,14 @@ def check(
     captures = [capture for capture, _ in read]
     expected = expected if expected is not None else read[0][1]
     if target is None:
-        reference = reference_of_trace(recorded, captures[0].token_ids)
+        reference = reference_of_trace(recorded, captures[0].token_ids, str(states[0]))
     else:
         from eyas.capture.trace import check_identity
         from eyas.targets.loading import load_target, resolve_device, resolve_dtype
 
         loaded = load_target(target, device=resolve_device(device), dtype=resolve_dtype(dtype), trust_remote_code=trust_remote_code)
         check_identity(loaded, recorded, str(trace))
-        reference = reference_of_target(loaded, captures[0].token_ids, captures[0].width)
+        reference = reference_of_target(loaded, captures[0].token_ids, captures[0].width, str(states[0]))
     report = check_captures(reference, captures, expected)
     if as_json:
         emit(report.to_json(), True)

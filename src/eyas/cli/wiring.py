@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show what an artefact was made for, and how two differ.")
 
-PathArgument = Annotated[str, typer.Argument(help="A target's folder or hub id, a dump, or a draft.")]
+PathArgument = Annotated[str, typer.Argument(help="A target's folder or hub id, a dump, a draft, or an export of one.")]
 
 
 @app.command()
@@ -70,6 +70,10 @@ def read_wiring(path: str, trust_remote_code: bool) -> tuple[str, Wiring, Path |
     from eyas.draft.checkpoint import is_draft
     from eyas.draft.checkpoint import read_wiring as read_draft_wiring
     from eyas.errors import UserError
+    from eyas.formats.registry import FORMATS
+    from eyas.formats.safe import read_small_json
+    from eyas.formats.sidecar import TRACE as TRACE_BESIDE
+    from eyas.formats.sidecar import read_sidecar
     from eyas.targets.describe import target_wiring
     from eyas.wiring import Wiring
 
@@ -79,10 +83,18 @@ def read_wiring(path: str, trust_remote_code: bool) -> tuple[str, Wiring, Path |
         return "draft", read_draft_wiring(folder), trace
     if is_dump(folder):
         return "dump", Wiring.from_json(read_manifest(folder)["wiring"], path), trace
+    sidecar = read_sidecar(folder, list(FORMATS)) if folder.is_dir() else None
+    if sidecar is not None:
+        beside = folder / TRACE_BESIDE
+        return "export", sidecar.wiring, beside if beside.is_file() else None
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise UserError(
             f"{path} is neither a target, a dump nor a draft", got=sorted(item.name for item in folder.iterdir())[:5] or "an empty folder"
         )
+    if (folder / "config.json").is_file():
+        config = read_small_json(folder / "config.json", "the target's config.json")
+        if {"draft_vocab_size", "speculators_config"} & config.keys():
+            raise UserError(f"{path} is a draft of another project", remedy=f"import it first: eyas import {path} --out DRAFT")
     return "target", target_wiring(path, trust_remote_code), None
 
 

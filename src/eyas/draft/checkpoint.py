@@ -7,6 +7,7 @@ invariants. An embedding or head that belongs to the target is not stored.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,10 +159,22 @@ def check_vocab_map(draft: Eagle3Draft, where: str) -> None:
         )
 
 
+def check_rope(draft: Eagle3Draft, where: str) -> None:
+    """Raises UserError for RoPE parameters of the config `where` that give no numbers to turn by."""
+    rope = draft.midlayer.rope
+    if not bool(torch.isfinite(rope.inv_freq).all()) or not math.isfinite(rope.attention_scaling):
+        raise UserError(
+            f"{where}: the RoPE parameters give frequencies that are no numbers",
+            got=str(draft.config.rope_parameters)[:200],
+            remedy="correct theta and scaling to what the draft was trained with",
+        )
+
+
 def _checked(config: DraftConfig, wiring: Wiring, folder: Path) -> Eagle3Draft:
     draft = filled(config, _read_tensors(config, folder))
     wiring.require_hash(metadata_of(folder / WEIGHTS).get(WIRING_HASH), str(folder / WEIGHTS), str(folder / WIRING))
     check_vocab_map(draft, str(folder / WEIGHTS))
+    check_rope(draft, str(folder / CONFIG))
     require_match(wiring, WIRING, Wiring(**draft_wiring_fields(draft)), f"{CONFIG} and {WEIGHTS}")
     return draft
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from eyas.draft.config import DraftConfig
 from eyas.errors import UserError
-from eyas.formats.base import Format, Source
+from eyas.formats.base import Format, Source, architectures_of
 from eyas.formats.flat import read_flat, read_switch, size_of, write_flat
 from eyas.formats.reading import Reading
 from eyas.wiring import Wiring
@@ -19,7 +19,7 @@ LLAMA, MLA, REFUSED = "LlamaEagle3DraftModel", "DeepseekV3Eagle3DraftModel", "Ki
 
 
 def _read(source: Source) -> Reading:
-    if REFUSED in (source.config.get("architectures") or []):
+    if REFUSED in architectures_of(source.config):
         raise UserError(f"{source.where}: an MLA head without RoPE and with an output gate cannot be carried", got=REFUSED)
     reading = read_flat(source, applies_mscale=False)
     read_switch(reading, source.config, "norm_output", False, "Automodel's default")

@@ -87,6 +87,12 @@ class Format:
         return None if rest.startswith(("midlayer.", "layers.")) else rest
 
 
+def architectures_of(config: Mapping[str, Any]) -> set[str]:
+    """The names of classes in a config; none where it holds something else."""
+    names = config.get("architectures")
+    return {str(name) for name in names} if isinstance(names, list) else set()
+
+
 def features_of(config: DraftConfig) -> set[str]:
     """Which of `FEATURES` a draft has."""
     flags = ("norm_before_fc", "fc_norm", "norm_before_residual", "norm_output", "fc_bias", "attention_bias", "mlp_bias", "qk_norm")

@@ -6,14 +6,14 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from eyas.errors import UserError
+from eyas.formats.base import architectures_of
 from eyas.formats.safe import Foreign
 
 
 def detect(foreign: Foreign) -> tuple[str, str]:
     """The format's name, and by what it was told. Raises UserError if nothing tells."""
     config, keys = foreign.config, foreign.tensors.keys()
-    architectures = config.get("architectures")
-    names = {str(name) for name in architectures} if isinstance(architectures, list) else set()
+    names = architectures_of(config)
     if "speculators_config" in config or "speculators_model_type" in config or "Eagle3Speculator" in names:
         return "speculators", "speculators_config in the config"
     if "_torchspec_version" in config or "torchspec_version" in foreign.metadata:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from eyas.draft.checkpoint import check_vocab_map, draft_wiring_fields, filled, is_draft, save_draft
+from eyas.draft.checkpoint import check_rope, check_vocab_map, draft_wiring_fields, filled, is_draft, save_draft
 from eyas.draft.model import Eagle3Draft
 from eyas.errors import UserError
 from eyas.files import check_folder_writable, metadata_of
@@ -76,6 +76,7 @@ def import_draft(
     check_tensors(tensors, origins, config, foreign, fmt)
     draft = filled(config, tensors).eval().requires_grad_(False)
     check_vocab_map(draft, foreign.where("d2t"))
+    check_rope(draft, described.where)
     check_frequencies(foreign, draft.midlayer.rope.inv_freq)
     wiring, more_assumed, more_notes = _wiring(draft, described, fmt, sidecar, said)
     _check_hash(foreign, sidecar)

@@ -72,7 +72,7 @@ def automodel() -> None:
         aux[text, : len(ids)] = states(text, range(SLOTS)).bfloat16().flatten(1)
     more = {"position_mask": torch.ones(count, length, 1, dtype=torch.bool), "target_probs": torch.full((count, length, 6), 1 / 6)}
     save_file({**rows, "aux_hidden_states": aux, **more}, folder("automodel") / "shard-000000.safetensors")
-    manifest = {"format_version": 2, "num_samples": count, "shard_size": 8, "aux_layer_ids": [1, 3, 4], "target_probs_topk": None}
+    manifest = {"format_version": 2, "num_samples": count, "shard_size": 8, "aux_layer_ids": [0, 1, 2], "target_probs_topk": None}
     (folder("automodel") / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
 
 

@@ -6,7 +6,7 @@ Each is compared with what the draft's config says; another value is taken only 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ class Other:
     """`best` is `declared` unless another value is decided to be better. `decided`: every other value is significantly worse.
 
     accuracies: of every value tried, by its name; of step 0, for norm_output of step 1.
+    changes: of the draft's config, that make it run step 0 as `best` says; empty where it does so already.
     """
 
     name: str
@@ -34,9 +35,10 @@ class Other:
     best: Any
     decided: bool
     accuracies: dict[str, float]
+    changes: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        return dict(vars(self))
+        return {name: value for name, value in vars(self).items() if name != "changes"}
 
 
 def judge_others(target: Target, draft: Eagle3Draft, evidence: Evidence, taps: tuple[Tap, ...]) -> tuple[Other, ...]:
@@ -49,9 +51,12 @@ def judge_others(target: Target, draft: Eagle3Draft, evidence: Evidence, taps: t
         return measure(variant(draft, norm_output=value), evidence, here, evidence.first, num_steps=2).second
 
     config, before, output = draft.config, "norm_before_residual", "norm_output"
+    residual = _judge(
+        before, config.norm_before_residual, [not config.norm_before_residual], lambda value: first(norm_before_residual=value)
+    )
     return (
         _judge_shift(draft, evidence, taps),
-        _judge(before, config.norm_before_residual, [not config.norm_before_residual], lambda value: first(norm_before_residual=value)),
+        replace(residual, changes={} if residual.best == residual.declared else {before: residual.best}),
         _judge(output, config.norm_output, [not config.norm_output], second),
         _judge_rope(target, draft, lambda rope: first(rope_parameters=rope)),
     )
@@ -83,7 +88,9 @@ def _judge_rope(target: Target, draft: Eagle3Draft, hits: Callable[[dict[str, An
     if isinstance(own, dict) and "rope_theta" in own and own.get("partial_rotary_factor", 1.0) == 1.0:
         tried.append(dict(own))
     named = {_rope_name(rope): rope for rope in tried}
-    return _judge("rope", _rope_name(declared), [name for name in named if name != _rope_name(declared)], lambda name: hits(named[name]))
+    own_name = _rope_name(declared)
+    found = _judge("rope", own_name, [name for name in named if name != own_name], lambda name: hits(named[name]))
+    return found if found.best == own_name else replace(found, changes={"rope_parameters": named[found.best]})
 
 
 def _rope_name(rope: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from eyas.draft.model import Eagle3Draft
 from eyas.errors import UserError
 from eyas.evaluate.infer.evidence import MIN_ROWS, Evidence, gather_evidence
 from eyas.evaluate.infer.hypotheses import Other, judge_others
-from eyas.evaluate.infer.measure import Hits, Hypothesis, beats, measure, p_value
+from eyas.evaluate.infer.measure import Hits, Hypothesis, beats, measure, p_value, variant
 from eyas.evaluate.infer.project import FastScore
 from eyas.evaluate.infer.search import EMPTY, Point, neighbours, search
 from eyas.progress import console
@@ -54,6 +54,9 @@ class Candidate:
 
     def to_json(self) -> dict[str, Any]:
         return {"taps": [str(tap) for tap in self.taps], "accuracy": self.accuracy, "p_value": self.p_value, "beaten": self.beaten}
+
+
+Ranking = tuple[tuple[Candidate, ...], bool, str]  # best first; is the best one decided, and why
 
 
 @dataclass(frozen=True)
@@ -115,22 +118,35 @@ def infer_from(target: Target, draft: Eagle3Draft, evidence: Evidence, settings:
     """The same on states that were captured already, for one draft after the other."""
     started = time.perf_counter()
     console.print(f"{evidence.num_rows} rows, {len(evidence.taps)} states of the target, {draft.config.num_taps} slots")
-    score = FastScore(target, draft, evidence.search)
-    search(len(evidence.taps), draft.config.num_taps, score)
-    hits = _measure_finalists(draft, evidence, score)
-    candidates, decided, reason = _rank(evidence, hits)
-    others = judge_others(target, draft, evidence, candidates[0].taps)
+    tried, ranking = _search(target, draft, evidence)
+    others = judge_others(target, draft, evidence, ranking[0][0].taps)
+    changes = {key: value for item in others for key, value in item.changes.items()}
+    if changes:  # the taps were searched with a draft that ran otherwise than it was trained: once more, as it was
+        console.print(f"once more with {', '.join(f'{key} = {value}' for key, value in changes.items())}", markup=False)
+        draft = variant(draft, **changes)
+        more, ranking = _search(target, draft, evidence)
+        again = judge_others(target, draft, evidence, ranking[0][0].taps)
+        others = tuple(dataclasses.replace(new, declared=old.declared) for old, new in zip(others, again, strict=True))
+        tried += more
+    candidates, decided, reason = ranking
     return InferReport(
         candidates=candidates,
         decided=decided,
         reason=reason,
         others=others,
         num_rows=evidence.num_rows,
-        num_tried=len(score.seen),
+        num_tried=tried,
         capture_seconds=0.0,
         search_seconds=time.perf_counter() - started,
         settings=settings,
     )
+
+
+def _search(target: Target, draft: Eagle3Draft, evidence: Evidence) -> tuple[int, Ranking]:
+    """How many choices were tried, and their ranking."""
+    score = FastScore(target, draft, evidence.search)
+    search(len(evidence.taps), draft.config.num_taps, score)
+    return len(score.seen), _rank(evidence, _measure_finalists(draft, evidence, score))
 
 
 def _measure_finalists(draft: Eagle3Draft, evidence: Evidence, score: FastScore) -> dict[Point, Hits]:
@@ -163,7 +179,7 @@ def _hypothesis(evidence: Evidence, point: Point) -> Hypothesis:
     return Hypothesis(tuple(evidence.taps[state] for state in point))
 
 
-def _rank(evidence: Evidence, hits: dict[Point, Hits]) -> tuple[tuple[Candidate, ...], bool, str]:
+def _rank(evidence: Evidence, hits: dict[Point, Hits]) -> Ranking:
     """Those measured on every row first, by accuracy; a weeded-out one is compared on the rows that it has."""
     order = sorted(hits, key=lambda point: (-len(hits[point].first), -hits[point].accuracy))
     best = hits[order[0]]

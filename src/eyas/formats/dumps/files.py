@@ -23,7 +23,9 @@ def files_below(path: Path, suffix: str) -> list[Path]:
     found = [file for file in path.rglob(f"*{suffix}") if not file.is_dir()]
     for file in found:
         if not file.is_file():
-            raise UserError(f"{file} is no file that can be read: a pipe, or a link that leads nowhere", remedy="copy the dump again, whole")
+            raise UserError(
+                f"{file} is no file that can be read: a pipe, or a link that leads nowhere", remedy="copy the dump again, whole"
+            )
         if not file.resolve().is_relative_to(root):
             raise UserError(f"{file} leads out of {path}", got=str(file.resolve()), remedy="copy the files themselves, not links")
     return sorted(found, key=lambda file: _natural(str(file.relative_to(path))))

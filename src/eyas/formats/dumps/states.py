@@ -56,7 +56,7 @@ def read_capture(
     chosen = _choose(texts, begins_with)
     if not chosen:
         raise UserError(f"{path} holds no states")
-    return Capture(tuple(text.token_ids for text in chosen), tuple(text.states for text in chosen), path.name), claimed
+    return Capture(tuple(text.token_ids for text in chosen), tuple(text.states for text in chosen), str(path)), claimed
 
 
 def _of_dump(dump: Dump, hidden_size: int) -> Iterator[_Text]:

@@ -40,7 +40,7 @@ class Verified:
 
 def verify(target: Target, probes: Sequence[ForeignSample], claimed: tuple[Tap, ...] | None, where: str) -> Verified:
     """Raises UserError for slots that hold something else than claimed, or a labels' state that is not the target's last one."""
-    probes, first_token, slots = _located(target, probes)
+    probes, first_token, slots = _located(target, probes, where)
     last_tap, norm_last = None, False
     num_slots = probes[0].states.shape[1]
     in_stack = probes[0].last is None and (claimed is None or len(claimed) == num_slots - 1)
@@ -75,7 +75,9 @@ def with_first_token(sample: ForeignSample, token: int | None) -> ForeignSample:
     return replace(sample, token_ids=torch.cat([torch.tensor([token]), sample.token_ids[1:]]), first_token_missing=False)
 
 
-def _located(target: Target, probes: Sequence[ForeignSample]) -> tuple[list[ForeignSample], int | None, tuple[SlotVerdict, ...]]:
+def _located(
+    target: Target, probes: Sequence[ForeignSample], where: str
+) -> tuple[list[ForeignSample], int | None, tuple[SlotVerdict, ...]]:
     """The verdict on every slot, `last` behind the others; a missing first token is the one with which the states agree."""
     tokens: list[int | None] = list(_first_tokens(target)) if probes[0].first_token_missing else [None]
     tried = []
@@ -84,9 +86,9 @@ def _located(target: Target, probes: Sequence[ForeignSample]) -> tuple[list[Fore
         captures = Capture(
             tuple(tuple(probe.token_ids.tolist()) for probe in complete),
             tuple(probe.states if probe.last is None else torch.cat([probe.states, probe.last[:, None]], 1) for probe in complete),
-            probes[0].id,
+            where,
         )
-        slots = check_captures(reference_of_target(target, captures.token_ids, captures.width), [captures], None).slots
+        slots = check_captures(reference_of_target(target, captures.token_ids, captures.width, where), [captures], None).slots
         tried.append((sum(1.0 if slot.distance is None else slot.distance for slot in slots), complete, token, slots))
     _, complete, token, slots = min(tried, key=lambda item: item[0])
     return complete, token, slots
