@@ -32,6 +32,7 @@ COMMANDS = {
     "doctor": "Find out why a draft is accepted rarely, and what mends it.",
     "wiring": "Show what an artefact was made for, and how two differ.",
     "trace": "Record a target's fingerprint; say what a capture holds.",
+    "plan": "Reckon disk, memory, network and hours of a run before it.",
 }
 
 EXIT_USER_ERROR, EXIT_BUG, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 2, 3, 130, 141

@@ -1,0 +1,135 @@
+"""Bits that a weight takes in a checkpoint, part by part: a quantised one leaves some parts as they were."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from eyas.errors import UserError
+from eyas.plan.config import Config
+from eyas.plan.shape import Shape
+
+_QUANTISED = ("attention", "key_value", "latent", "dense", "shared", "experts")  # heads, tables and norms stay as they were
+_METHODS = "fp8, compressed-tensors, mxfp4, modelopt, awq, gptq, bitsandbytes"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Bits a parameter of each part. `said`: in words, for the table."""
+
+    bits: Mapping[str, float]
+    said: str
+
+    def bytes_of(self, shape: Shape) -> float:
+        return sum(getattr(shape.parts, part) * bits / 8 for part, bits in self.bits.items())
+
+
+def read_weights(config: Config, given_bits: int | None = None) -> Weights:
+    """What the config says, or `given_bits` for every matrix of the layers. Raises UserError for an unknown quantisation."""
+    full = 32 if _dtype(config) == "float32" else 16
+    parts = ("embedding", "head", *_QUANTISED, "small")
+    if given_bits is not None:
+        return Weights({part: given_bits if part in _QUANTISED else full for part in parts}, f"{given_bits} bits, as you said")
+    quantised = config.model.get("quantization_config") or config.whole.get("quantization_config")
+    if not quantised:
+        return Weights(dict.fromkeys(parts, float(full)), "fp32" if full == 32 else "bf16")
+    if not isinstance(quantised, Mapping):
+        raise UserError(f"{config.where}: quantization_config must be an object", got=type(quantised).__name__)
+    bits, skipped = _bits(quantised, config), _skipped(quantised)
+    changed = [part for part in _QUANTISED if not any(_matches(pattern, _module(part, config)) for pattern in skipped)]
+    if quantised.get("quant_method") == "mxfp4":
+        changed = ["experts"]
+    said = f"{bits:g} bits a weight ({quantised.get('quant_method')}) in {', '.join(_WORDS[part] for part in changed)}; else {full} bits"
+    return Weights({part: bits if part in changed else full for part in parts}, said)
+
+
+_WORDS = {
+    "attention": "attention",
+    "key_value": "keys and values",
+    "latent": "latents",
+    "dense": "dense MLPs",
+    "shared": "shared experts",
+    "experts": "routed experts",
+}
+
+
+def _dtype(config: Config) -> str:
+    for part in (config.model, config.whole):
+        for key in ("dtype", "torch_dtype"):
+            if isinstance(part.get(key), str):
+                return str(part[key]).removeprefix("torch.")
+    return "bfloat16"
+
+
+def _bits(quantised: Mapping[str, Any], config: Config) -> float:
+    """Bits of a weight with its share of the scales (and zero points)."""
+    method = quantised.get("quant_method")
+    if method in ("fp8", "fbgemm_fp8"):
+        return 8.0
+    if method == "mxfp4":
+        return 4 + 8 / 32
+    if method in ("awq", "gptq") and isinstance(quantised.get("bits"), int):
+        group = quantised.get("group_size", 128)
+        return quantised["bits"] + (16 + quantised["bits"]) / group if isinstance(group, int) and group > 0 else quantised["bits"]
+    if method == "bitsandbytes":
+        return 4.5 if quantised.get("load_in_4bit") else 8.0
+    if method == "modelopt" and quantised.get("quant_algo") in ("FP8", "NVFP4"):
+        return 8.0 if quantised["quant_algo"] == "FP8" else 4.5
+    if method == "compressed-tensors":
+        found = _compressed(quantised)
+        if found is not None:
+            return found
+    raise UserError(
+        f"{config.where}: this quantisation is not known",
+        got=f"quant_method {method!r}",
+        allowed=_METHODS,
+        remedy="say how many bits a weight of the layers takes: --weight-bits 4",
+    )
+
+
+def _compressed(quantised: Mapping[str, Any]) -> float | None:
+    groups = quantised.get("config_groups")
+    if not isinstance(groups, Mapping) or not groups:
+        return None
+    weights = next(iter(groups.values())).get("weights")
+    if not isinstance(weights, Mapping) or not isinstance(weights.get("num_bits"), int):
+        return None
+    bits, group = weights["num_bits"], weights.get("group_size")
+    scale = 8 if weights.get("type") == "float" and bits == 4 else 16
+    return bits + scale / group if isinstance(group, int) and group > 0 else float(bits)
+
+
+def _skipped(quantised: Mapping[str, Any]) -> list[str]:
+    for key in ("ignore", "modules_to_not_convert", "exclude_modules", "llm_int8_skip_modules"):
+        if isinstance(quantised.get(key), list):
+            return [item for item in quantised[key] if isinstance(item, str)]
+    return []
+
+
+def _module(part: str, config: Config) -> str:
+    """A module of that part, in the last layer (some checkpoints leave the first ones as they were), by its usual name."""
+    last = config.positive("num_hidden_layers", "n_layer") - 1
+    mla = bool(config.model.get("kv_lora_rank"))
+    names = {
+        "attention": f"layers.{last}.self_attn.o_proj",
+        "key_value": f"layers.{last}.self_attn.k_proj",
+        "latent": f"layers.{last}.self_attn.{'kv_a_proj_with_mqa' if mla else 'q_proj'}",
+        "dense": f"layers.{0 if config.number('first_k_dense_replace', default=0) else last}.mlp.gate_proj",
+        "shared": f"layers.{last}.mlp.shared_experts.gate_proj",
+        "experts": f"layers.{last}.mlp.experts.0.gate_proj",
+    }
+    return f"model.{names[part]}"
+
+
+def _matches(pattern: str, module: str) -> bool:
+    """compressed-tensors writes `re:` before a regular expression; others give names, their beginnings, or globs."""
+    for name in (module, f"language_model.{module}"):
+        if pattern.startswith("re:"):
+            if re.match(pattern[3:], name):
+                return True
+        elif name == pattern or name.startswith(f"{pattern}.") or f".{pattern}." in f".{name}." or fnmatchcase(name, pattern):
+            return True
+    return False
