@@ -55,10 +55,10 @@ from eyas.train.loss import TeacherHead, ttt_loss
 
 FAMILIES = ("llama", "qwen3", "qwen3_moe", "granite")
 NUM_TAPS = 3
-ROWS, SEARCH_ROWS = 3000, 256
-TRAIN_CHATS, JUDGE_CHATS = 240, 200
-EPOCHS = 3  # cut into batches in as many ways
-RIVALS = 12  # the wirings that other text ranks next to the true one are measured exactly
+ROWS, SEARCH_ROWS = 2500, 192
+TRAIN_CHATS, JUDGE_CHATS = 240, 160
+EPOCHS, BATCH_TOKENS = 3, 512  # cut into batches in as many ways
+RIVALS = 8  # the wirings that other text ranks next to the true one are measured exactly
 GUESSED = ("norm_before_residual", "norm_output")  # weights do not show them
 SWITCHES = ("norm_before_fc", "fc_norm", "norm_before_residual", "norm_output")
 
@@ -86,7 +86,7 @@ def make_world(family: str, seed: int, folder: Path) -> World:
     texts = {part: read_corpus(folder / part, str(folder / family)).texts for part in ("infer", "judge")}
     evidence = {part: gather_evidence(target, found, ROWS, SEARCH_ROWS) for part, found in texts.items()}
     dump = Dump.open(folder / "dump")
-    order = BatchOrder(dump.training, dump.lengths(), 1024, seed)
+    order = BatchOrder(dump.training, dump.lengths(), BATCH_TOKENS, seed)
     batches = [load_batch(dump, order.at(number), target.device) for number in range(EPOCHS * order.batches_per_epoch)]
     return World(target, dump.token_counts(), batches, evidence["infer"], evidence["judge"])
 
@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--drafts", type=int, default=100)
     parser.add_argument("--targets", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     started = time.perf_counter()

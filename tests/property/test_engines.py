@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from itertools import combinations, permutations, product
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +14,7 @@ from hypothesis import strategies as st
 from eyas.engines.catalog import ENGINES
 from eyas.engines.plan import config_keys, ids_for, plan
 from eyas.engines.resolve import resolve
-from eyas.engines.rows import CaptureRow, Engine, Judged, judge
+from eyas.engines.rows import CaptureRow, Engine, IdMeaning, Judged, ReaderRow, judge
 from eyas.engines.target_facts import TargetFacts
 from eyas.taps import Tap
 from eyas.wiring import Wiring
@@ -47,6 +50,69 @@ def test_a_plan_exists_exactly_where_some_list_of_ids_feeds_the_taps(engine: Eng
         assert found.reachable == (wanted in fed), (taps, found.notes)
         if found.reachable:
             assert tuple(wiring.taps[slot] for slot in found.permutation) == wanted
+
+
+# What the engines' own lines do with a list of ids, written down here once more.
+SETTERS = {
+    IdMeaning.BOUNDARY: lambda ids: list(ids),
+    IdMeaning.OUTPUT: lambda ids: [number + 1 for number in ids],
+    IdMeaning.FIRST_IS_ONE: lambda ids: [number + 1 for number in ids] if ids[0] == 1 else list(ids),
+    IdMeaning.MAX_IS_N: lambda ids: list(ids) if max(ids) == N else [number + 1 for number in ids],
+}
+
+
+def fed_by(row: CaptureRow, ids: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The engine's walk through its layers: boundaries in the order in which they are appended; None where it fails or one is missing."""
+    wanted = SETTERS[row.meaning](ids)
+    appended = [boundary for boundary in range(N) if boundary in wanted]
+    if N in wanted and row.no_last is None:
+        appended.append(N)
+    fails = 0 in appended and row.no_embedding is not None
+    return None if fails or len(appended) < len(ids) else tuple(appended)
+
+
+@functools.cache
+def all_that_can_be_fed(row: CaptureRow) -> frozenset[tuple[int, ...]]:
+    lists = (ids for count in (1, 2, 3) for ids in product(range(-1, N + 2), repeat=count))
+    return frozenset(fed for ids in lists if (fed := fed_by(row, ids)) is not None)
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=lambda engine: engine.name)
+def test_every_family_version_and_wiring_against_the_engines_own_walk(engine: Engine) -> None:
+    """Every order of up to three states, `final` among them: planned if and only if some list of ids feeds them, and then it does."""
+    families = sorted({name for row in engine.captures for name in row.architectures})
+    wirings = [Wiring(taps=taps) for count in (1, 2, 3) for taps in permutations([*map(Tap, range(N + 1)), Tap(None)], count)]
+    seen: set[tuple[CaptureRow | None, tuple[ReaderRow, ...]]] = set()
+    answers = {True: 0, False: 0}
+    for version, family in product(_versions(engine), families):
+        judged = judge(engine, version)
+        row = judged.capture(family)
+        if (row, judged.readers()) in seen:
+            continue
+        seen.add((row, judged.readers()))
+        target = TargetFacts(family, N, 8, 9)
+        for wiring in wirings:
+            found = plan(wiring, judged, target)
+            answers[found.reachable] += 1
+            boundaries = [tap.boundary for tap in wiring.taps]
+            can = row is not None and None not in boundaries and tuple(sorted(boundaries)) in all_that_can_be_fed(row)
+            assert found.reachable == can, (version, family, boundaries, found.notes)
+            if not can or row is None:
+                assert found.notes
+                assert (found.config, found.flags) == ({}, ())
+                continue
+            for reader in judged.readers():
+                ids = next(ids for key in reader.ids_keys if (ids := look_up(found.config, key)))
+                assert fed_by(row, tuple(ids)) == tuple(sorted(boundaries)), (version, family, boundaries, ids)
+            assert [wiring.taps[slot].boundary for slot in found.permutation] == sorted(boundaries)
+            assert found.flags
+    assert min(answers.values()) > 500
+
+
+def look_up(config: Mapping[str, Any], key: str) -> Any:
+    for part in key.split("."):
+        config = config.get(part, {})
+    return config
 
 
 @settings(max_examples=200, deadline=None)

@@ -13,6 +13,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from eyas.capture.fingerprint import SKETCH_SIZE, Trace
+from eyas.capture.rounding import Look
 from eyas.draft.checkpoint import draft_wiring_fields, read_draft, save_draft
 from eyas.draft.config import DraftConfig, MlaConfig
 from eyas.draft.model import Eagle3Draft
@@ -218,14 +220,36 @@ def test_keys_for_an_engine_are_written_and_not_taken_for_the_formats_own(tmp_pa
     assert_equal(tmp_path / "draft", tmp_path / "back")
 
 
+def make_trace(seed: int) -> Trace:
+    names = tuple(f"boundary:{number}" for number in range(LAYERS + 1))
+    sketches = torch.randn(len(names), 128, SKETCH_SIZE, generator=torch.Generator().manual_seed(seed))
+    ids, look = torch.arange(128) % VOCAB, Look("float32", "float32")
+    return Trace(ids, sketches, ids, {}, names, "float32", "float32", look, num_layers=LAYERS, hidden_size=8, vocab_size=VOCAB)
+
+
+def test_a_trace_beside_the_checkpoint_is_the_wirings_own(tmp_path: Path) -> None:
+    wiring = make(tmp_path / "draft", PLAIN, TAPS).replace(trace_hash=make_trace(0).hash())
+    make_trace(seed=0).save(tmp_path / "trace")
+    save_draft(tmp_path / "draft", read_draft(tmp_path / "draft").draft, wiring, tmp_path / "trace", "card", dtype=None)
+    export_draft(tmp_path / "draft", "speculators", tmp_path / "out")
+    assert import_draft(tmp_path / "out", tmp_path / "back").wiring == wiring
+    make_trace(seed=1).save(tmp_path / "out" / "eyas_trace.dat")
+    with pytest.raises(UserError, match=r"eyas_trace\.dat is not the trace"):
+        import_draft(tmp_path / "out", tmp_path / "again")
+    (tmp_path / "out" / "eyas_trace.dat").write_bytes(b"any bytes")
+    with pytest.raises(UserError, match=r"eyas_trace\.dat"):
+        import_draft(tmp_path / "out", tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
 def test_the_trace_travels_where_no_engine_takes_it_for_weights(tmp_path: Path) -> None:
     wiring = make(tmp_path / "draft", PLAIN, TAPS)
-    (tmp_path / "trace").write_bytes(b"any bytes")
+    make_trace(seed=0).save(tmp_path / "trace")
     save_draft(tmp_path / "draft", read_draft(tmp_path / "draft").draft, wiring, tmp_path / "trace", "card", dtype=None)
     report = export_draft(tmp_path / "draft", "eagle", tmp_path / "out")
     assert [name for name in report.written if name.endswith((".safetensors", ".bin", ".pt"))] == ["model.safetensors"]
     import_draft(tmp_path / "out", tmp_path / "back")
-    assert (tmp_path / "back" / "trace.safetensors").read_bytes() == b"any bytes"
+    assert (tmp_path / "back" / "trace.safetensors").read_bytes() == (tmp_path / "trace").read_bytes()
 
 
 def test_an_export_replaces_an_export_and_nothing_else(tmp_path: Path) -> None:

@@ -217,6 +217,7 @@ def test_a_missing_head_of_a_full_vocabulary_is_the_targets_and_said(copy: Path)
         ({"rope_scaling": {"rope_type": "mrope", "mrope_section": [1, 1]}}, "mrope"),
         ({"rope_scaling": {"rope_type": "nonsense"}}, "no draft can be made"),
         ({"rope_scaling": 3}, "rope_scaling must be an object"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 1e-300}}, "frequencies that are no numbers"),
         ({"rope_theta": -1}, "positive number"),
         ({"rope_theta": 5.0, "rope_parameters": {"rope_type": "default", "rope_theta": 6.0}}, "two thetas"),
         ({"rope_parameters": {"rope_type": "linear", "factor": 2}, "rope_scaling": {"type": "dynamic", "factor": 2}}, "two kinds"),

@@ -104,7 +104,8 @@ def _worded(reference: Reference, match: Match, slot: int, expected: str | None)
     found: str | None = names[match.state]
     verdict, detail = match.problem, match.detail
     if verdict is None and not match.certain:
-        verdict, detail, found = "unknown", f"nearest is {found}, but not by enough", found if match.distance < NO_MATCH else None
+        hint = "" if reference.normed else "; --target would tell whether it went through one more norm"
+        verdict, detail, found = "unknown", f"nearest is {found}, but not by enough{hint}", found if match.distance < NO_MATCH else None
     elif verdict is not None and match.distance >= NO_MATCH:
         detail, found = f"{detail}; which state it is cannot be told", None
     elif verdict is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from eyas.capture.fingerprint import Trace
 from eyas.draft.checkpoint import check_rope, check_vocab_map, draft_wiring_fields, filled, is_draft, save_draft
 from eyas.draft.model import Eagle3Draft
 from eyas.errors import UserError
@@ -83,8 +84,7 @@ def import_draft(
     if target is not None and Path(target).is_dir():
         more_notes += compare_with_target(draft, Path(target))
     assumed, notes = [*assumed, *more_assumed], [*notes, *more_notes]
-    trace = folder / TRACE
-    save_draft(out, draft, wiring, trace if sidecar and trace.is_file() else None, _card(folder, fmt, wiring, assumed, notes), dtype=None)
+    save_draft(out, draft, wiring, _trace(folder, sidecar), _card(folder, fmt, wiring, assumed, notes), dtype=None)
     return ImportReport(sorted(path.name for path in out.iterdir()), wiring, assumed, notes, fmt.name)
 
 
@@ -213,6 +213,22 @@ def _check_hash(foreign: Foreign, sidecar: Sidecar | None) -> None:
     if sidecar is not None and foreign.weight_files[0].endswith(".safetensors"):
         path = foreign.folder / foreign.weight_files[0]
         sidecar.wiring.require_hash(metadata_of(path).get(WIRING_HASH), str(path), str(foreign.folder / SIDECAR))
+
+
+def _trace(folder: Path, sidecar: Sidecar | None) -> Path | None:
+    """The target's trace, if one lies beside the checkpoint. Raises UserError for one that is damaged or another than the wiring's."""
+    path = folder / TRACE
+    if sidecar is None or not path.exists():
+        return None
+    found, wanted = Trace.load(path).hash(), sidecar.wiring.trace_hash
+    if wanted not in (None, found):
+        raise UserError(
+            f"{path} is not the trace that {SIDECAR} speaks of",
+            got=f"{found[:16]}...",
+            allowed=f"{wanted[:16]}..." if wanted else None,
+            remedy="files of two folders were mixed: copy the folder again, whole",
+        )
+    return path
 
 
 def _card(folder: Path, fmt: Format, wiring: Wiring, assumed: list[str], notes: list[str]) -> str:
