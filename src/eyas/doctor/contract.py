@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,7 +51,7 @@ def written_with(draft: DraftFiles) -> Outcome:
         return untestable("the weights carry no hash of a wiring")
     if written != wiring.hash():
         text = f"the weights were written with wiring {written[:12]}; beside them lies {wiring.hash()[:12]}: one was edited or replaced"
-        return confirmed(Fault("files-mixed", "draft", (Evidence(text),), _COPY, 0.5, shadow=(*_EDITS, "not-loadable")))
+        return confirmed(Fault("files-mixed", "draft", (Evidence(text),), _COPY, 0.5, shadow=_EDITS))
     return ruled_out(f"weights and wiring carry the same hash {written[:12]}")
 
 
@@ -70,9 +71,7 @@ def same_target(exam: Examination) -> Outcome:
         if wrong and None not in here.values():
             words = ", ".join(f"{key} {left} (the target: {right})" for key, (left, right) in wrong.items())
             text = f"the {name} was made for another target: {words}"
-            faults.append(
-                Fault("other-target", name, (Evidence(text),), "use the target that it was made for", 0.95, shadow=("not-loadable",))
-            )
+            faults.append(Fault("other-target", name, (Evidence(text),), "use the target that it was made for", 0.95))
     faults += _draft_sizes(exam) if not faults else []
     return confirmed(*faults) if faults else ruled_out("sizes and layers are the target's", **here)
 
@@ -92,7 +91,7 @@ def _draft_sizes(exam: Examination) -> list[Fault]:
     if not wrong:
         return []
     remedy = "use the target that it was made for; if only config.json says so, mend target_hidden_size and vocab_size there"
-    return [Fault("other-target", "draft", tuple(Evidence(text) for text in wrong), remedy, 0.9, shadow=("not-loadable", "shape-differs"))]
+    return [Fault("other-target", "draft", tuple(Evidence(text) for text in wrong), remedy, 0.9, covers=("shape-differs",))]
 
 
 def compare_wirings(exam: Examination) -> Outcome:
@@ -124,15 +123,17 @@ def loads(exam: Examination) -> Outcome:
     words = refusal(exam)
     if words is None:
         return ruled_out("the strict reader takes it")
-    fault = Fault(
-        "not-loadable",
-        "draft",
-        (Evidence(words),),
-        "mend what the message names; eyas import says the same",
-        0.6,
-        shadow=(*_EDITS, *_LOADING),
-    )
-    return confirmed(fault)
+    code = _kind_of_refusal(words)
+    nearer = tuple(one for one in (*_EDITS, *_LOADING) if one != code)
+    return confirmed(Fault(code, "draft", (Evidence(words),), "mend what the message names; eyas import says the same", 0.6, shadow=nearer))
+
+
+def _kind_of_refusal(words: str) -> str:
+    """By the file that the reader names first: what is wrong with a config's keys, or with a weight file, has a code of its own."""
+    what = words.split(" got: ")[0]
+    if re.search(r"\.(bin|pt|pth|safetensors)\b[^:]* (cannot be read|is damaged|is no )", what):
+        return "weights-broken"
+    return "config-broken" if re.search(r"config\.json: ", what) else "not-loadable"
 
 
 _LOADING = tuple(code for code, row in CATALOG.items() if (row.kind == "H" and code != "not-loadable") or row.kind == "N")

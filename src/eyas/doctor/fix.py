@@ -99,6 +99,7 @@ def _check_place(draft: Path, out: Path) -> None:
 def _writable(exam: Examination) -> Subject:
     """The mended draft. Raises UserError for one that no checkpoint can hold."""
     bench = exam.bench
+    _refuse_lost_weights(exam)
     if bench is None:
         raise UserError("the draft cannot be mended without a replay", got=exam.why_no_bench, remedy="give --target, and --data or --dump")
     subject = bench.subject
@@ -121,6 +122,16 @@ def _writable(exam: Examination) -> Subject:
             "tensors are missing that nothing can restore", got=", ".join(sorted(made_up)), remedy="export the draft again, whole"
         )
     return subject
+
+
+def _refuse_lost_weights(exam: Examination) -> None:
+    """The target's rows can stand in for a head or an embedding; for what else was lost nothing can."""
+    lost = [item for fault in exam.faults if fault.code in ("weights-untrained", "weights-not-finite") for item in fault.evidence]
+    lost = [item for item in lost if not str(item.numbers.get("tensor", "")).startswith(("lm_head", "embed_tokens"))]
+    if lost:
+        got = "; ".join(item.text for item in lost[:3])
+        remedy = "export the draft again from the checkpoint that was trained"
+        raise UserError("weights are missing that nothing can restore", got=got, remedy=remedy)
 
 
 def _write(exam: Examination, subject: Subject, before: Diagnosis, out: Path) -> tuple[str, ...]:

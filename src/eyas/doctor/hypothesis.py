@@ -38,8 +38,9 @@ class Evidence:
 class Fault:
     """A test found this. `subject` is what has it (the draft, the dump, ...).
 
-    weight: how well it explains a low acceptance, 0 to 1: findings are listed by it. shadow: codes that say something
-    nearer to the cause; if one of them is found about the same subject, this one is told as a part of it.
+    weight: how well it explains a low acceptance, 0 to 1: findings are listed by it.
+    shadow: codes nearer to the cause: if one of them is found about the same subject, this one is told as a part of it.
+    covers: codes that only follow from this one, or say the same less exactly: if one is found, it is told as a part of this.
     verified: the remedy was applied in memory and measured.
     """
 
@@ -50,6 +51,7 @@ class Fault:
     weight: float = 0.5
     verified: bool = False
     shadow: tuple[str, ...] = ()
+    covers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class Hypothesis:
         prediction: what the test shows if the claim is true.
         prior: how often this is the cause, 0 to 1; signatures raise and lower it.
         seconds: what the test costs on a small target, about.
+        last: whether it asks what is left when all that can be mended is mended.
     """
 
     code: str
@@ -87,6 +90,7 @@ class Hypothesis:
     run: Callable[[Examination], Outcome]
     prior: float = 0.1
     seconds: float = 0.0
+    last: bool = False
 
     @property
     def kind(self) -> str:
@@ -163,7 +167,12 @@ class Slot:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All that the doctor says. `measured`: figures of the replay, by name; `signature`: what the reported figures suggest."""
+    """All that the doctor says.
+
+    `measured`: figures of the replay, by name; `signature`: what the reported figures suggest.
+
+    `next_steps`: exhibits that would decide what is open.
+    """
 
     verdict: Verdict
     summary: str
@@ -172,6 +181,7 @@ class Diagnosis:
     slots: tuple[Slot, ...] = ()
     measured: Mapping[str, Any] = field(default_factory=dict)
     signature: tuple[str, ...] = ()
+    next_steps: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     exhibits: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
@@ -190,6 +200,7 @@ class Diagnosis:
             "slots": [slot.to_json() for slot in self.slots],
             "measured": {name: plain(value) for name, value in self.measured.items()},
             "signature": list(self.signature),
+            "next": list(self.next_steps),
             "notes": list(self.notes),
             "out_of_reach": dict(UNREACHABLE),
             "exhibits": {name: plain(value) for name, value in self.exhibits.items()},

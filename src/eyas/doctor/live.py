@@ -27,8 +27,8 @@ def lossless(exam: Examination) -> Outcome:
     bench, target, prompts = _setting(exam)
     if bench is None or target is None:
         return untestable(exam.why_no_bench)
-    wrong = [item for item in _differences(bench, target, prompts) if not item[2]]
-    if wrong:
+    wrong = _differences(bench, target, prompts)
+    if wrong and not _only_caches(wrong):
         text = f"in {len(wrong)} of {len(prompts)} prompts the output is not the target's: {wrong[0][1]}"
         return confirmed(Fault("lossy", "engine", (Evidence(text),), _REPORT, 0.9))
     return ruled_out(f"{len(prompts)} outputs of up to {_TOKENS} tokens are the target's own, token for token")
@@ -39,12 +39,17 @@ def caches(exam: Examination) -> Outcome:
     bench, target, prompts = _setting(exam)
     if bench is None or target is None:
         return untestable(exam.why_no_bench)
-    wrong = [item for item in _differences(bench, target, prompts) if item[2]]
-    if wrong:
+    wrong = _differences(bench, target, prompts)
+    if wrong and _only_caches(wrong):
         many = f"{len(wrong)} of {len(prompts)} outputs"
         text = f"{many} are wrong after some rounds, and right if begun again just before: {wrong[0][1]}"
-        return confirmed(Fault("cache-variant", "engine", (Evidence(text),), _REPORT, 0.92, shadow=()))
+        return confirmed(Fault("cache-variant", "engine", (Evidence(text),), _REPORT, 0.92))
     return ruled_out(f"{len(prompts)} prompts: what stands in the caches changes nothing")
+
+
+def _only_caches(wrong: Sequence[tuple[int, str, bool]]) -> bool:
+    """Whether beginning again helps: an engine that judges wrongly gets a few tokens right by luck, too."""
+    return sum(again for _, _, again in wrong) > 0.7 * len(wrong)
 
 
 def batches(exam: Examination) -> Outcome:
@@ -60,7 +65,7 @@ def batches(exam: Examination) -> Outcome:
             odd.append(difference.text())
     if odd:
         text = f"{len(odd)} of {len(prompts)} requests give other tokens together than alone: {odd[0]}"
-        return confirmed(Fault("batch-variant", "engine", (Evidence(text),), _REPORT, 0.9, shadow=()))
+        return confirmed(Fault("batch-variant", "engine", (Evidence(text),), _REPORT, 0.9))
     return ruled_out(f"{len(prompts)} requests give the same tokens together and alone")
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from eyas.draft.config import DraftConfig
 
 _TRAINED = "put d2t and t2d of the checkpoint that lm_head was trained with back into the weights"
-_SHADOW = ("not-loadable",)
 _FEWEST = 3  # times a row must be preferred before it says what it means
 _AGREE = 0.6  # of these times it must be for one token
 
@@ -44,7 +43,7 @@ def check_invariants(exam: Examination) -> Outcome:
         return untestable("there is no d2t")
     if d2t.is_floating_point() or d2t.ndim != 1:
         text = f"d2t holds {d2t.dtype} of shape {list(d2t.shape)}, not one whole number a row"
-        return confirmed(Fault("map-broken", "draft", (Evidence(text),), "store d2t as int64", 0.7, shadow=_SHADOW))
+        return confirmed(Fault("map-broken", "draft", (Evidence(text),), "store d2t as int64", 0.7))
     size = size or (len(t2d) if t2d is not None else None)
     ids = d2t.long() + torch.arange(len(d2t))
     problems = _broken(ids, size)
@@ -52,19 +51,19 @@ def check_invariants(exam: Examination) -> Outcome:
         marked = t2d is not None and t2d.ndim == 1 and not torch.equal(t2d.bool().nonzero().flatten(), ids)
         text = f"d2t is all zeros, which means the first {own} tokens of {size}" + ("; t2d marks others" if marked else "")
         if marked:
-            return confirmed(Fault("map-broken", "draft", (Evidence(text),), _TRAINED, 0.85, shadow=_SHADOW))
+            return confirmed(Fault("map-broken", "draft", (Evidence(text),), _TRAINED, 0.85))
         return suspected(text)
     if problems and _is_absolute(d2t.long(), size):
         text = f"d2t itself is a rising list of token ids ({int(d2t[0])} to {int(d2t[-1])}); as offsets it leads to {'; '.join(problems)}"
         remedy = "subtract the row's number from each entry: d2t holds offsets, target id = i + d2t[i]"
-        return confirmed(Fault("map-absolute", "draft", (Evidence(text),), remedy, 0.88, shadow=(*_SHADOW, "map-broken")))
+        return confirmed(Fault("map-absolute", "draft", (Evidence(text),), remedy, 0.88, covers=("map-broken",)))
     if not problems and t2d is not None and t2d.ndim == 1:
         marked_ids = t2d.bool().nonzero().flatten()
         if not torch.equal(marked_ids, ids):
             others = int((~torch.isin(ids, marked_ids)).sum())
             problems = [f"t2d marks {len(marked_ids)} tokens, and {others} of d2t's {len(ids)} are not among them"]
     if problems:
-        return confirmed(Fault("map-broken", "draft", tuple(Evidence(text) for text in problems), _TRAINED, 0.8, shadow=_SHADOW))
+        return confirmed(Fault("map-broken", "draft", tuple(Evidence(text) for text in problems), _TRAINED, 0.8))
     return ruled_out(f"{len(ids)} ids, in range, rising, and those that t2d marks")
 
 
@@ -169,9 +168,7 @@ def check_rows(exam: Examination) -> Outcome:
     if share < 0.5:
         text = f"of {int(strong.sum())} rows of lm_head that are like one of the target's, {percent(share)} are like the one that d2t names"
         remedy = "d2t belongs to another head: " + _TRAINED
-        return confirmed(
-            Fault("map-other", "draft", (Evidence(text, numbers),), remedy, 0.82, shadow=("map-broken", "map-absolute", *_SHADOW))
-        )
+        return confirmed(Fault("map-other", "draft", (Evidence(text, numbers),), remedy, 0.82, shadow=("map-broken", "map-absolute")))
     return ruled_out(f"{percent(share)} of {int(strong.sum())} rows are like those of the token that d2t names", **numbers)
 
 

@@ -11,6 +11,7 @@ from eyas.doctor.opening.headers import FLOATS
 
 if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
+    from eyas.targets.target import Target
 
 _SAMPLED = 1 << 22  # numbers of a tensor that are looked at
 _ABSURD = 1e4
@@ -42,8 +43,8 @@ def finite(exam: Examination) -> Outcome:
             )
     if problems:
         remedy = "the training diverged or a cast overflowed: go back to a checkpoint before, or export in bf16"
-        shadow = ("not-loadable", "norm-convention", "head-foreign", "embedding-foreign", "weights-untrained")
-        return confirmed(Fault("weights-not-finite", "draft", tuple(problems[:4]), remedy, 0.93, shadow=shadow))
+        covers = ("norm-convention", "map-other", "head-foreign", "embedding-foreign", "weights-untrained")
+        return confirmed(Fault("weights-not-finite", "draft", tuple(problems[:4]), remedy, 0.93, covers=covers))
     return ruled_out(f"all {len(exam.tensors)} tensors are finite and of usual size")
 
 
@@ -101,7 +102,7 @@ def stored_frequencies(exam: Examination) -> Outcome:
         scaled = config.rope_parameters.get("rope_type", "default") != "default" or (there.shape == exact.shape and not _is_power(there))
         code = "rope-scaling" if scaled else "rope-theta"
         remedy = "set rope_theta and scaling back to what the draft was trained with"
-        return confirmed(Fault(code, "draft", (Evidence(text),), remedy, 0.74, shadow=("not-loadable",)))
+        return confirmed(Fault(code, "draft", (Evidence(text),), remedy, 0.74))
     return ruled_out(f"config.json gives the frequencies of {where}: {_few(exact)}")
 
 
@@ -149,27 +150,32 @@ def compare_embedding(exam: Examination) -> Outcome:
     numbers = {"alike": alike, "mean_cosine": float(cosine_V.mean())}
     if alike > 0.98:
         scale = float((own.float().norm(dim=-1) / theirs.float().norm(dim=-1).clamp_min(1e-9)).median())
-        if abs(scale - 1) > 0.05:
-            return suspected(f"the draft's embedding is the target's, {scale:.3g} times as long", scale=scale, **numbers)
+        if abs(scale - 1) > 0.05 and abs(scale / _scale_of(parts) - 1) > 0.05:
+            text = f"the draft's embedding is the target's, {scale:.3g} times as long: engines that share the target's feed another one"
+            return confirmed(Fault("embedding-foreign", "draft", (Evidence(text, {"scale": scale, **numbers}),), _SHARE, 0.6))
         return ruled_out(f"{percent(alike)} of the embedding's rows are the target's", **numbers)
-    shadow = ("not-loadable",)
     if alike > 0.02:
         bad = (cosine_V <= 0.9).nonzero().flatten()
         rows = f"{len(bad)} of {len(own)} rows (ids {int(bad[0])} to {int(bad[-1])})"
         text = f"{rows} of the draft's embedding are not the target's, the others are"
-        return confirmed(Fault("embedding-foreign", "draft", (Evidence(text, numbers),), _SHARE, 0.8, shadow=shadow))
+        return confirmed(Fault("embedding-foreign", "draft", (Evidence(text, numbers),), _SHARE, 0.8))
     norms = own.float().norm(dim=-1)
     text = f"the draft's embedding has nothing of the target's: mean cosine of its rows {numbers['mean_cosine']:.3f}"
     even = float(norms.std() / norms.mean().clamp_min(1e-9))
     if even < 0.2:
         text += f"; its rows are of nearly equal length (spread {even:.2f}), as fresh noise is"
-        return confirmed(
-            Fault("embedding-foreign", "draft", (Evidence(text, numbers),), _SHARE, 0.7, shadow=(*shadow, "weights-untrained"))
-        )
+        return confirmed(Fault("embedding-foreign", "draft", (Evidence(text, numbers),), _SHARE, 0.7, shadow=("weights-untrained",)))
     return suspected(text, **numbers)
 
 
 _SHARE = "leave embed_tokens out of the export, so that every engine shares the target's; or restore the trained one"
+
+
+def _scale_of(parts: Target) -> float:
+    """By what the target's family multiplies its embeddings; 1 for most."""
+    some = torch.arange(min(64, parts.vocab_size))
+    bare = parts.embed.get_parameter("weight")[some].float().norm(dim=-1).clamp_min(1e-9)
+    return float((parts.embed(some).float().norm(dim=-1) / bare).median())
 
 
 @torch.no_grad()
@@ -188,7 +194,7 @@ def compare_head(exam: Examination) -> Outcome:
     numbers = {"spread": spread, "of_noise": noise, "common": common}
     if spread < 1.3 * noise and common < 2.5 * len(rows) ** -0.5 and abs(_likeness(exam, rows)) < 0.1:
         text = f"rows of lm_head are of equal length (spread {spread:.3f}, noise has {noise:.3f}) and share no direction: it is fresh noise"
-        fault = Fault("head-foreign", "draft", (Evidence(text, numbers),), _RESTORE, 0.85, shadow=("not-loadable",))
+        fault = Fault("head-foreign", "draft", (Evidence(text, numbers),), _RESTORE, 0.85)
         return confirmed(fault)
     return ruled_out(f"rows of lm_head are not noise (spread of their lengths {spread:.3f}; noise has {noise:.3f})", **numbers)
 

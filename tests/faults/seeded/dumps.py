@@ -215,14 +215,13 @@ def empty_head(number: int, rows: Rows) -> None:
 
 
 def of_others(s: Set) -> Set:
-    """Every sample has the states of the next one of its length, or of a longer one."""
+    """Every sample has the states of the next ones, cut to its own length."""
     dump = Dump.open(s.dump)
     states = [dump.sample(number).states for number in range(dump.num_samples)]
 
     def change(number: int, rows: Rows) -> None:
-        length = len(rows["states"])
-        other = next(held for held in states[number + 1 :] + states[:number] if len(held) >= length)
-        rows["states"].copy_(other[:length])
+        others = torch.cat([*states[number + 1 :], *states[:number]])
+        rows["states"].copy_(others[: len(rows["states"])])
 
     return redump(s, change).but(given=("target", "draft", "dump"))
 

@@ -36,7 +36,7 @@ def _config(exam: Examination) -> Outcome:
     draft = exam.draft
     assert draft is not None
     if draft.config.problem:
-        return confirmed(Fault("config-broken", "draft", (Evidence(draft.config.problem),), _COPY, 0.9, shadow=("not-loadable",)))
+        return confirmed(Fault("config-broken", "draft", (Evidence(draft.config.problem),), _COPY, 0.9))
     faults = []
     for name, found in (("wiring.json", draft.wiring), ("eyas_wiring.json", draft.sidecar)):
         if found.there and found.problem:
@@ -47,7 +47,6 @@ def _config(exam: Examination) -> Outcome:
                     (Evidence(found.problem),),
                     f"copy {name} again from where it was written",
                     0.8,
-                    shadow=("not-loadable",),
                 )
             )
     layer = draft.layer
@@ -66,12 +65,11 @@ def _config(exam: Examination) -> Outcome:
                 evidence,
                 "give these keys values of their type, or leave them out",
                 0.75,
-                shadow=("not-loadable",),
             )
         )
     if not draft.is_eyas and not any(key in layer for key in ("hidden_size", "num_attention_heads")):
         text = f"config.json describes no decoder layer: it has {sorted(draft.config.value)[:5]}"
-        faults.append(Fault("config-broken", "draft", (Evidence(text),), _COPY, 0.75, shadow=("not-loadable",)))
+        faults.append(Fault("config-broken", "draft", (Evidence(text),), _COPY, 0.75))
     return confirmed(*faults) if faults else ruled_out("config.json is an object whose values are of their types")
 
 
@@ -84,9 +82,7 @@ def _weights(exam: Examination) -> Outcome:
     assert draft is not None
     if draft.weights.problems:
         evidence = tuple(Evidence(text) for text in draft.weights.problems[:4])
-        return confirmed(
-            Fault("weights-broken", "draft", evidence, _COPY, 0.95, shadow=("not-loadable", "keys-differ", "head-missing", "map-missing"))
-        )
+        return confirmed(Fault("weights-broken", "draft", evidence, _COPY, 0.95, covers=("keys-differ", "head-missing", "map-missing")))
     if not draft.weights.tensors:
         return untestable(f"the weights are pickled ({', '.join(draft.weights.pickled[:3])}): they have no header")
     return ruled_out(f"{len(draft.weights.tensors)} tensors in {len(draft.weights.files)} files, every byte there")
@@ -111,7 +107,6 @@ def _keys(exam: Examination) -> Outcome:
                 (Evidence(text, {"missing": missing}),),
                 "export the draft again with all of its tensors",
                 0.85,
-                shadow=("not-loadable",),
             )
         )
     if spare:
@@ -123,7 +118,6 @@ def _keys(exam: Examination) -> Outcome:
                 (Evidence(text, {"unread": spare}),),
                 "rename them to what the reader looks for, or leave them out: eyas import and export",
                 0.7,
-                shadow=("not-loadable",),
             )
         )
     return confirmed(*faults) if faults else ruled_out("every tensor of such a head is there, and none besides")
@@ -154,7 +148,7 @@ def _shapes(exam: Examination) -> Outcome:
     ]
     if wrong:
         remedy = "use the config.json that was saved with these weights"
-        return confirmed(Fault("shape-differs", "draft", tuple(wrong), remedy, 0.8, shadow=("not-loadable",)))
+        return confirmed(Fault("shape-differs", "draft", tuple(wrong), remedy, 0.8))
     return ruled_out("all shapes are what config.json asks for")
 
 
@@ -167,9 +161,7 @@ def _tie(exam: Examination) -> Outcome:
         reduced = own is not None and whole_ones is not None and own < whole_ones
         if reduced or draft.has("lm_head.weight"):
             text = f"tie_word_embeddings is true, but lm_head has {own} rows of its own of {whole_ones} tokens: loaders drop and refill it"
-            return confirmed(
-                Fault("tie-flag", "draft", (Evidence(text),), "set tie_word_embeddings to false", 0.65, shadow=("not-loadable",))
-            )
+            return confirmed(Fault("tie-flag", "draft", (Evidence(text),), "set tie_word_embeddings to false", 0.65))
     return ruled_out("no head of its own is tied to an embedding")
 
 
@@ -191,6 +183,12 @@ def _untrained(exam: Examination) -> Outcome:
     from eyas.doctor.weights import untrained
 
     return untrained(exam)
+
+
+def _without(exam: Examination) -> Outcome:
+    from eyas.doctor.replay.ablation import try_without
+
+    return try_without(exam)
 
 
 def _loads(exam: Examination) -> Outcome:
@@ -271,6 +269,17 @@ HYPOTHESES = (
         _untrained,
         prior=0.15,
         seconds=0.5,
+    ),
+    Hypothesis(
+        "weights-untrained",
+        "replay",
+        "a matrix is as it was initialised",
+        ("draft", "replay"),
+        "look for matrices like fresh noise, leave them out, and measure",
+        "the draft does not miss one",
+        _without,
+        prior=0.3,
+        seconds=0.3,
     ),
     Hypothesis(
         "not-loadable",

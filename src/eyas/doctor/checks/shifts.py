@@ -95,7 +95,7 @@ HYPOTHESES = (
         "the mask begins and ends beside them",
         _mask,
         prior=0.3,
-        seconds=1.0,
+        seconds=0.1,  # and before all others, which look at answers
     ),
     Hypothesis(
         "pair-shift",
@@ -118,6 +118,7 @@ HYPOTHESES = (
         _label,
         prior=0.02,
         seconds=0.5,
+        last=True,
     ),
     Hypothesis(
         "step-shift",

@@ -65,7 +65,7 @@ def _architecture(exam: Examination) -> Outcome:
     experts = [key for key in draft.spare if "expert" in key]
     if experts:
         text = f"the layer has experts, such as {experts[0]}; an EAGLE-3 head's MLP is plain"
-        faults.append(Fault("architecture", "draft", (Evidence(text),), "serve it by the project that made it", 0.7, shadow=()))
+        faults.append(Fault("architecture", "draft", (Evidence(text),), "serve it by the project that made it", 0.7))
     faults += _contradictions(exam)
     return confirmed(*faults) if faults else ruled_out("one layer, with an activation that exists, as stated elsewhere too")
 

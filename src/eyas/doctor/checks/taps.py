@@ -106,7 +106,10 @@ def _teacher(exam: Examination) -> Outcome:
                 f"the {name} was made with labels from {teacher}; only final (layer:{layers - 1} before its norm) gives the target's tokens"
             )
             found.append(Fault("teacher-layer", name, (Evidence(text, {"teacher": teacher}),), _RELABEL, weight=0.75))
-        elif wiring.get("teacher_verified") is False:
+        elif wiring.get("teacher_norm_applied") is False:
+            text = f"the {name}'s record says that its labels come from a state without the final norm, which head and loss expect"
+            found.append(Fault("teacher-norm", name, (Evidence(text),), _RELABEL, weight=0.75))
+        elif wiring.get("teacher_verified") is False or (name == "dump" and exam.dump and exam.dump.manifest.value.get("wrong_teacher")):
             text = f"the {name}'s record says that its labels failed the check against the target's own tokens (teacher {teacher})"
             found.append(Fault("teacher-layer", name, (Evidence(text),), _RELABEL, weight=0.7, shadow=("teacher-norm",)))
     return confirmed(*found) if found else ruled_out("no record names another teacher than the target's last state")
@@ -205,5 +208,6 @@ HYPOTHESES = (
         _learnt_teacher,
         prior=0.03,
         seconds=2.0,
+        last=True,
     ),
 )

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from itertools import pairwise
-
 from eyas.doctor.examination import Examination
 from eyas.doctor.hypothesis import Evidence, Fault, Hypothesis, Outcome, confirmed, ruled_out, suspected, untestable
-from eyas.doctor.opening.plain import number, read_object, whole
-
-_TRAINED = re.compile(r"step-\d+$")
+from eyas.doctor.opening.plain import whole
+from eyas.doctor.train_records import oddities, records
 
 
 def _steps(exam: Examination) -> Outcome:
@@ -42,39 +38,14 @@ def _proposed(exam: Examination) -> int | None:
 
 
 def _record(exam: Examination) -> Outcome:
-    """Numbers in trainers' own records (trainer_state.json, state.json, run.json): losses and gradients that went wrong."""
+    """What a trainer wrote down beside the draft: losses, shares, rates and gradients that went wrong."""
     draft = exam.draft
     assert draft is not None
-    problems: list[Evidence] = []
-    read = 0
-    for file in [
-        draft.folder / name for name in ("trainer_state.json", "training_state.json", "state.json", "train_log.json", "metrics.json")
-    ]:
-        found = read_object(file)
-        if not found.there:
-            continue
-        read += 1
-        history = found.value.get("log_history", found.value.get("history", [found.value]))
-        problems += [Evidence(f"{file.name}: {words}") for words in _odd(history if isinstance(history, list) else [])]
+    found = records(draft.folder)
+    problems = [Evidence(f"{name}: {words}") for name, rows in found.items() for words in oddities(rows)]
     if problems:
         return confirmed(Fault("train-record", "draft", tuple(problems[:4]), "train again from the last step before that", 0.5))
-    return ruled_out("the trainer's records show nothing odd") if read else untestable("no trainer's record lies beside the draft")
-
-
-def _odd(history: list[object]) -> list[str]:
-    found = []
-    rows = [row for row in history if isinstance(row, dict)]
-    for row in rows:
-        step = row.get("step", "?")
-        for key, value in row.items():
-            if isinstance(value, float) and number(value) is None:
-                found.append(f"{key} is {value} at step {step}")
-            elif ("acc" in key or "accept" in key) and (number(value) or 0) > 1 and "length" not in key and "len" not in key:
-                found.append(f"{key} = {value} at step {step}: a share above 1 was added up twice")
-    rates = [value for row in rows if (value := number(row.get("learning_rate"))) is not None]
-    jumps = [later for before, later in pairwise(rates[1:]) if later > 4 * before > 0]
-    found += [f"the learning rate jumps to {jumps[0]:g} in the middle of the run: the schedule was lost on a resume"] if jumps else []
-    return found
+    return ruled_out("the trainer's records show nothing odd") if found else untestable("no trainer's record lies beside the draft")
 
 
 HYPOTHESES = (

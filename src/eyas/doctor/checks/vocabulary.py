@@ -23,16 +23,16 @@ def _there(exam: Examination) -> Outcome:
         text = f"lm_head knows {own} of {whole_ones} tokens, and no d2t says which" + (
             f"; {side[0]} lies beside the weights, where no engine looks" if side else ""
         )
-        faults.append(Fault("map-missing", "draft", (Evidence(text),), _REMEDY, 0.85, shadow=("not-loadable", "keys-differ")))
+        faults.append(Fault("map-missing", "draft", (Evidence(text),), _REMEDY, 0.85, covers=("keys-differ",)))
     if d2t is not None and head is not None and d2t.shape != head.shape[:1]:
         text = f"d2t has {list(d2t.shape)} entries for {head.shape[0]} rows of lm_head"
-        faults.append(Fault("map-broken", "draft", (Evidence(text),), _REMEDY, 0.85, shadow=("not-loadable", "shape-differs")))
+        faults.append(Fault("map-broken", "draft", (Evidence(text),), _REMEDY, 0.85, covers=("shape-differs",)))
     if d2t is not None and d2t.dtype not in ("I64", "I32"):
         text = f"d2t is stored as {d2t.dtype}, not as whole numbers of 64 bits"
-        faults.append(Fault("map-broken", "draft", (Evidence(text),), "store d2t as int64", 0.6, shadow=("not-loadable",)))
+        faults.append(Fault("map-broken", "draft", (Evidence(text),), "store d2t as int64", 0.6))
     if t2d is not None and whole_ones and t2d.shape != (whole_ones,):
         text = f"t2d marks {list(t2d.shape)} tokens of a vocabulary of {whole_ones}"
-        faults.append(Fault("map-broken", "draft", (Evidence(text),), _REMEDY, 0.7, shadow=("not-loadable", "shape-differs")))
+        faults.append(Fault("map-broken", "draft", (Evidence(text),), _REMEDY, 0.7, covers=("shape-differs",)))
     return confirmed(*faults) if faults else ruled_out(f"{own} of {whole_ones} tokens, with a map of that size where one is needed")
 
 

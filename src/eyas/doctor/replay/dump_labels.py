@@ -61,14 +61,14 @@ def _by_states(exam: Examination, target: Target, samples: Sequence[RawSample]) 
     if medians[best] < 0.5 * medians[right] and medians[best] < 0.3:
         text = f"the labels' state is {best} (distance {medians[best]:.2g}), not {right} ({medians[right]:.2g})"
         code = "label-shift" if "rows" in best else "teacher-norm" if "norm" in best and "layer" not in best else "teacher-layer"
-        return confirmed(Fault(code, "dump", (Evidence(text, nearest),), _AGAIN, 0.92, verified=True, shadow=_HASHED))
+        return confirmed(Fault(code, "dump", (Evidence(text, nearest),), _AGAIN, 0.92, verified=True, covers=_FOLLOWS))
     text = f"the labels' state is none of the target's: nearest is {best} (distance {medians[best]:.2g})"
-    return confirmed(Fault("teacher-layer", "dump", (Evidence(text, nearest),), _AGAIN, 0.82, shadow=(*_HASHED, "target-changed")))
+    return confirmed(Fault("teacher-layer", "dump", (Evidence(text, nearest),), _AGAIN, 0.82, shadow=("target-changed",), covers=_FOLLOWS))
 
 
 FINAL, PRENORM = "the state after the final norm", "the last state before the final norm"
 _COMPARED = 6
-_HASHED = ("dump-changed", "dump-other-rows")
+_FOLLOWS = ("dump-other-rows",)
 
 
 def _candidates(target: Target, sample: RawSample) -> dict[str, torch.Tensor]:
@@ -97,11 +97,11 @@ def _by_tokens(exam: Examination, target: Target, samples: Sequence[RawSample]) 
     if shares[best] >= max(0.8, as_stored + 0.005) and shares[best] > 1 - 0.5 * (1 - as_stored):
         code = "label-shift" if "rows" in best else "teacher-norm"
         words = f"{text}, and {best} on {percent(shares[best])}"
-        return confirmed(Fault(code, "dump", (Evidence(words, shares),), _AGAIN, 0.92, verified=True, shadow=(*_HASHED, "teacher-layer")))
+        return confirmed(Fault(code, "dump", (Evidence(words, shares),), _AGAIN, 0.92, verified=True, covers=(*_FOLLOWS, "teacher-layer")))
     if as_stored >= 0.9:
         return ruled_out(f"{text}; no other reading gives more", **shares)
     whatever = Evidence(text + ", whatever norm or shift is tried", shares)
-    return confirmed(Fault("teacher-layer", "dump", (whatever,), _AGAIN, 0.88, shadow=_HASHED))
+    return confirmed(Fault("teacher-layer", "dump", (whatever,), _AGAIN, 0.88, covers=_FOLLOWS))
 
 
 def _usable(sample: RawSample, target: Target) -> bool:
@@ -153,22 +153,9 @@ def check_tokens(exam: Examination) -> Outcome:
         where = f"at p+{1 + best} on {percent(shares[best])} of the answer rows, at p+1 on {percent(shares[0])}"
         text = f"the target's own token after p is the text's {where}"
         code = "label-shift" if _states_fit(exam, samples) else "pair-shift"
-        shadow = (
-            ("dump-changed", "text-foreign", "teacher-layer", "label-shift")
-            if code == "pair-shift"
-            else ("dump-changed", "text-foreign", "teacher-layer")
-        )
-        return confirmed(
-            Fault(
-                code,
-                "dump",
-                (Evidence(text, numbers),),
-                "move the tokens back by as much, or capture again",
-                0.93,
-                verified=True,
-                shadow=shadow,
-            )
-        )
+        covers = ("text-foreign", "teacher-layer")
+        remedy = "move the tokens back by as much, or capture again"
+        return confirmed(Fault(code, "dump", (Evidence(text, numbers),), remedy, 0.93, verified=True, covers=covers))
     return ruled_out(f"the target's own token is the text's next one on {percent(shares[0])} of the answer rows", **numbers)
 
 

@@ -82,30 +82,32 @@ def _faults(slots: Sequence[SlotVerdict], bad: Sequence[SlotVerdict]) -> Outcome
                 f"name the slots as they are: {', '.join(map(str, found))}",
                 0.93,
                 verified=True,
-                shadow=_HASH,
+                covers=_FOLLOWS,
             )
         )
+    codes = {slot.slot: _code(slot) for slot in bad}
+    if "states-partial" in codes.values():  # behind the embedding, which is short, a share of the first layer looks like a scale
+        codes = {number: "states-partial" if code == "norm-state" else code for number, code in codes.items()}
     faults = [
         Fault(
-            _code(slot),
+            codes[slot.slot],
             "dump",
             (Evidence(slot.text(), {"distance": slot.distance, "next_best": slot.next_best}),),
             _AGAIN,
             0.9,
-            shadow=_HASH,
+            covers=_FOLLOWS,
         )
         for slot in bad
-        if _code(slot) is not None
     ]
-    if faults:
-        return confirmed(*faults)
-    return suspected("; ".join(slot.text() for slot in bad))
+    return confirmed(*faults)
 
 
-_HASH = ("dump-changed", "text-foreign")
+_FOLLOWS = ("text-foreign",)
 
 
 def _code(slot: SlotVerdict) -> str:
+    if slot.verdict == "rows permuted" and " ranks" in slot.detail:
+        return "states-scattered"  # all rows are there, in the order of ranks
     return _CODES.get(slot.verdict, "dump-other-rows")
 
 
@@ -151,7 +153,7 @@ def _moved(target: Target, probes: Sequence[RawSample]) -> Outcome | None:
         if float(torch.stack(errors).median()) < 0.1:
             where = "later" if shift > 0 else "earlier"
             text = f"every slot is right {abs(shift)} row(s) {where} than it should stand"
-            return confirmed(Fault("pair-shift", "dump", (Evidence(text, {"shift": shift}),), _AGAIN, 0.94, verified=True, shadow=_HASH))
+            return confirmed(Fault("pair-shift", "dump", (Evidence(text, {"shift": shift}),), _AGAIN, 0.94, verified=True, covers=_FOLLOWS))
     return None
 
 
@@ -175,10 +177,10 @@ def check_embedding_slot(exam: Examination) -> Outcome:
         return ruled_out(f"the embedding's slot is the embedding of its token on {percent(good[0])} of the rows", **numbers)
     if best != 0 and good[best] > 0.8:
         text = f"the embedding's slot is that of the token {best:+d} on {percent(good[best])} of the rows, of its own on {percent(good[0])}"
-        return confirmed(Fault("pair-shift", "dump", (Evidence(text, numbers),), _AGAIN, 0.94, verified=True, shadow=_HASH))
+        return confirmed(Fault("pair-shift", "dump", (Evidence(text, numbers),), _AGAIN, 0.94, verified=True, covers=_FOLLOWS))
     text = f"the embedding's slot is the embedding of its token on {percent(good[0])} of the rows only"
     if good[0] > 0.3:
-        return confirmed(Fault("dump-other-rows", "dump", (Evidence(text, numbers),), _AGAIN, 0.85, shadow=_HASH))
+        return confirmed(Fault("dump-other-rows", "dump", (Evidence(text, numbers),), _AGAIN, 0.85, covers=_FOLLOWS))
     return suspected(text, **numbers)
 
 

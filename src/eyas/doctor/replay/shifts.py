@@ -12,7 +12,7 @@ import torch
 
 from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, percent, ruled_out
 from eyas.doctor.replay.measuring import compare, measure
-from eyas.doctor.replay.trial import MENDABLE, Option, bench_of, try_options, weight_of
+from eyas.doctor.replay.trial import Option, bench_of, try_options, unmended, weight_of
 from eyas.draft.model import Eagle3Draft
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def try_labels(exam: Examination) -> Outcome:
     if shares[best] > 0.25 and shares[best] > 1.6 * result.accuracy:
         own = percent(result.accuracy)
         text = f"it says the token {best:+d} from the one it should on {percent(shares[best])} of the rows, the right one on {own}"
-        return confirmed(Fault("label-shift", "draft", (Evidence(text, numbers),), _TRAIN_AGAIN, 0.9, shadow=MENDABLE))
+        return confirmed(Fault("label-shift", "draft", (Evidence(text, numbers),), _TRAIN_AGAIN, 0.9, shadow=unmended(exam)))
     return ruled_out(f"it says the right token on {percent(result.accuracy)} of the rows, those beside it more rarely", **numbers)
 
 

@@ -11,13 +11,14 @@ import torch
 
 from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, percent, ruled_out
 from eyas.doctor.replay.bench import Bench
-from eyas.doctor.replay.trial import MENDABLE, bench_of
+from eyas.doctor.replay.trial import bench_of, unmended
 from eyas.evaluate.infer.measure import p_value
 
 if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
 
 _CLEAR = 0.05  # by how much an inner layer must be agreed with more often
+_LEAST = 0.25  # agreement that is no chance
 
 
 @torch.no_grad()
@@ -36,13 +37,13 @@ def learnt_teacher(exam: Examination) -> Outcome:
         if hits.float().mean() > best_hits.float().mean():
             best, best_hits = str(tap), hits
     numbers = {"target": result.accuracy, **agreements}
-    if best and agreements[best] >= result.accuracy + _CLEAR and p_value(best_hits, result.hits) <= 1e-4:
+    if best and agreements[best] >= max(_LEAST, result.accuracy + _CLEAR) and p_value(best_hits, result.hits) <= 1e-4:
         text = (
             f"its proposals agree with {best} read through the target's head on {percent(agreements[best])} of {len(result.hits)} rows, "
             f"with the target's own tokens on {percent(result.accuracy)}: its labels came from there"
         )
         remedy = "capture again with --teacher final and train on that dump; wrong labels cannot be mended afterwards"
-        return confirmed(Fault("teacher-layer", "draft", (Evidence(text, numbers),), remedy, 0.92, shadow=MENDABLE))
+        return confirmed(Fault("teacher-layer", "draft", (Evidence(text, numbers),), remedy, 0.92, shadow=unmended(exam)))
     return ruled_out(f"it agrees with the target on {percent(result.accuracy)} of the rows, and with no inner layer more often", **numbers)
 
 

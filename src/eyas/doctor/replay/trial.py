@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 _HOPELESS = -0.02  # nats on the search rows: no more rows are spent on what is worse by so much
 
 
-# What a draft broken in one of these ways says may look like the tokens of another position or layer.
-MENDABLE = tuple(code for code, row in CATALOG.items() if row.kind in "BCEFG" or code in ("taps-other", "taps-shifted", "pair-shift"))
+_BREAKS = tuple(code for code, row in CATALOG.items() if row.kind in "ABCDEFG" or code in ("weights-untrained", "weights-not-finite"))
 
 
 @dataclass(frozen=True)
@@ -73,6 +72,11 @@ def try_options(
     fault = Fault(best.code or code, "draft", evidence, best.remedy, weight_of(won), verified=True, shadow=shadow)
     bench.adopt(best.subject, fault)
     return confirmed(fault)
+
+
+def unmended(exam: Examination) -> tuple[str, ...]:
+    """What is wrong with the draft and could not be mended: what it says then may look like the tokens of another position or layer."""
+    return tuple({fault.code for fault in exam.faults if fault.subject == "draft" and fault.code in _BREAKS and not fault.verified})
 
 
 def weight_of(won: Comparison) -> float:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _SUSPECTS = ("map-broken", "map-absolute", "map-other", "map-missing", "files-mixed")
 _POOR = 0.7  # of the target's tokens, below which a vocabulary is called too small for these texts
+_RIGHT = 0.3  # of the rows whose token has an id: so often right, the ids that there are must be the right ones
+_FEWEST = 12  # such rows
 
 
 def try_maps(exam: Examination) -> Outcome:
@@ -23,6 +25,9 @@ def try_maps(exam: Examination) -> Outcome:
     subject = bench.subject
     if subject.config.full_vocabulary and bool((subject.tensors["d2t"] == 0).all()):
         return ruled_out("the draft knows the whole vocabulary, and its ids are the target's")
+    known, right = _covered(exam)
+    if known < _POOR and right >= _RIGHT and not exam.suspects(*_SUSPECTS):
+        return ruled_out(f"only {percent(known)} of the tokens have an id, but of these it gets {percent(right)} right: the map is its own")
     options = [
         Option(repair.what, subject.mapped(repair.ids), repair.remedy, repair.code)
         for repair in repairs(exam, subject.tensors["d2t"], subject.config)
@@ -38,16 +43,25 @@ def try_maps(exam: Examination) -> Outcome:
     return try_options(exam, "map-other", options, suspected=exam.suspects(*_SUSPECTS), shadow=shadow)
 
 
+def _covered(exam: Examination) -> tuple[float, float]:
+    """The share of the target's own tokens that have an id in the draft, and how often the draft is right on these."""
+    bench = bench_of(exam)
+    result = bench.results(bench.subject)[0]
+    known_N = torch.isin(result.label, bench.subject.ids)
+    right = float(result.hits[known_N].float().mean()) if int(known_N.sum()) >= _FEWEST else 0.0
+    return float(known_N.float().mean()), right
+
+
 def coverage(exam: Examination) -> Outcome:
     bench = bench_of(exam)
     config = bench.subject.config
     if config.full_vocabulary:
         return ruled_out("the draft knows the whole vocabulary")
-    label = bench.results(bench.subject)[0].label
-    known = torch.isin(label, bench.subject.ids)
-    share = float(known.float().mean())
+    share, right = _covered(exam)
     exam.measured["coverage"] = share
-    text = f"{percent(share)} of {len(label)} tokens that the target says here are among the draft's {config.draft_vocab_size}"
+    count = len(bench.results(bench.subject)[0].label)
+    text = f"{percent(share)} of {count} tokens that the target says here are among the draft's {config.draft_vocab_size}"
+    text += f"; of these it gets {percent(right)} right"
     if exam.suspects(*_SUSPECTS):
         return untestable("the map itself is wrong")
     if share < _POOR:
