@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -20,9 +21,10 @@ from eyas.plan.known import KNOWN
 from eyas.plan.memory import Layout, best, candidates, layout_cost
 from eyas.plan.plan import Request, make_plan
 from eyas.plan.shape import read_shape
-from eyas.plan.units import parse_count, parse_rate
+from eyas.plan.units import count, parse_count, parse_rate, size
 from eyas.plan.weights import read_weights
 
+DOCUMENT = Path(__file__).parents[2] / "docs" / "scale.md"
 # The sum of the elements of the published safetensors; Kimi-K2.5's is of its language model.
 PUBLISHED = {
     "Kimi-K2.5": 1_026_408_232_448,
@@ -129,6 +131,16 @@ def test_what_is_known_to_fit_fits(name, gpus, fits):
     plan = make_plan(read_config(name), Request(Fleet.parse(gpus), tokens=1_000_000))
     assert (plan.chosen is not None) == fits
     assert (plan.needed_gpus is None) == fits
+
+
+def test_the_document_quotes_the_plans():
+    rows = {line.split("|")[1].split("(")[0].strip(): line for line in DOCUMENT.read_text().splitlines() if line.startswith("| ")}
+    for name in KNOWN:
+        plan = make_plan(read_config(name), Request(Fleet.parse("16xH200"), tokens=100_000_000))
+        figures = [count(plan.shape.parameters), size(plan.dump[0].bytes_per_token * 1e8), size(plan.chosen.total_bytes)]
+        figures += [f"{plan.shape.matrix_parameters / 1e9:.1f} B", f"{plan.offline.hours:.2f} h", f"{plan.online.hours:.2f} h"]
+        assert [figure for figure in figures if figure not in rows[name]] == [], name
+        assert f"| {PUBLISHED[name]:,} | {plan.shape.parameters:,} |" in DOCUMENT.read_text()
 
 
 # -- shapes -----------------------------------------------------------------------------------------------------

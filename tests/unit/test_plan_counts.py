@@ -134,7 +134,18 @@ class PeakMemory(TorchDispatchMode):
     [
         ("llama", {}),
         ("qwen3_moe", {"num_experts": 8, "num_experts_per_tok": 4, "moe_intermediate_size": 128, "head_dim": 32}),
-        ("deepseek_v3", {"n_routed_experts": 8, "num_experts_per_tok": 4, "moe_intermediate_size": 128, "first_k_dense_replace": 1} | MLA),
+        (
+            "deepseek_v3",
+            {
+                "n_routed_experts": 8,
+                "num_experts_per_tok": 4,
+                "moe_intermediate_size": 128,
+                "first_k_dense_replace": 1,
+                "n_group": 1,
+                "topk_group": 1,
+            }
+            | MLA,
+        ),
     ],
 )
 def test_activations_of_a_capture_are_near_what_a_forward_holds(model_type, values):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from eyas.plan.gpus import Gpu
 
 CAPTURE_SHARE, TRAIN_SHARE = 0.17, 0.11  # of dense bf16 peak; tests/unit/test_plan.py works them out again
-SOURCE = "the share of peak that TorchSpec's published Kimi-K2.5 run comes to: 6 B tokens in 1,500 H200 hours, half of them capturing"
+SOURCE = "as in TorchSpec's published Kimi-K2.5 run, 6 B tokens in 1,500 H200 hours, half of them capturing; a lower bound"
 DISK_RATE, NETWORK_RATE = 5e9, 50e9  # assumptions: one good NVMe disk; one 400 Gb/s port
 _HOUR = 3600.0
 
