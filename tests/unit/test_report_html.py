@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -141,3 +146,66 @@ def test_a_bare_diagnosis_has_a_page(tmp_path: Path):
     Checked(text)
     assert "No fault was found." in text
     assert "<svg" not in text
+
+
+# -- in a real browser -------------------------------------------------------------------------------------------
+
+CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+MEASURE = """<!doctype html><meta charset="utf-8"><body style="margin:0"><iframe style="border:0;width:%dpx;height:3000px"></iframe>
+<pre id="said"></pre><script>
+const frame = document.querySelector("iframe");
+frame.onload = () => {
+  const page = frame.contentDocument, all = [...page.querySelectorAll("body *")];
+  const shown = all.filter(item => item.getClientRects().length);
+  const wide = shown.filter(item => !item.closest(".scroll") && item.getBoundingClientRect().right > %d + 1);
+  const letters = [...page.querySelectorAll("svg text")].map(item => item.getBoundingClientRect().height);
+  const texts = [...page.querySelectorAll("svg#diagram text.label")].map(item => item.getBoundingClientRect());
+  const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+  const overlaps = texts.filter((a, i) => texts.some((b, j) => i < j && meet(a, b)));
+  document.querySelector("#said").textContent = "SAID" + JSON.stringify({
+    elements: shown.length, width: page.documentElement.scrollWidth, wide: wide.map(item => item.outerHTML.slice(0, 80)),
+    smallest: Math.min(99, ...letters), overlaps: overlaps.length,
+    background: getComputedStyle(page.body).backgroundColor, color: getComputedStyle(page.body).color}) + "DIAS";
+};
+frame.srcdoc = %s;
+</script>"""
+
+
+def in_browser(folder: Path, text: str, width: int) -> tuple[dict[str, Any], str]:
+    """What a frame of that width shows of a page, and all that the browser had to say about it."""
+    assert CHROMIUM is not None
+    harness = folder / f"harness-{width}.html"
+    harness.write_text(MEASURE % (width, width, json.dumps(text).replace("</", "<\\/")), encoding="utf-8")
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={folder / 'profile'}"]
+    command += [
+        "--enable-logging=stderr",
+        "--virtual-time-budget=4000",
+        f"--window-size={max(500, width)},3000",
+        "--dump-dom",
+        harness.as_uri(),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    said = re.search(r"SAID(.*?)DIAS", done.stdout.split("<pre", 1)[-1], flags=re.DOTALL)
+    assert said is not None, done.stdout[-2000:] + done.stderr[-2000:]
+    return json.loads(html.unescape(said[1])), "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: the page is checked as text only")
+@pytest.mark.parametrize("width", [1280, 420])
+def test_a_browser_shows_it_whole_and_has_nothing_to_say(tmp_path: Path, width: int):
+    long = Evidence("a_name_without_any_place_to_break_it/" * 6, {"figure": 0.123456789})
+    finding = Finding("taps-shifted", "A", "states of a neighbour", "draft", (long,), "mend " * 60, True, 0.9)
+    wide = {"boundaries": [f"layer:{number}" for number in range(40)], "accuracy": [[0.5] * 40] * 3}
+    measured = {**diagnosis().measured, "slot_matrix": wide, "a figure": 0.25}
+    pages = {
+        "rich": page(diagnosis(findings=(finding,), measured=measured, next_steps=("give --target",), signature=("a hint",)).to_json()),
+        "bare": page(diagnosis(verdict="healthy", findings=(), tested=(), slots=(), measured={}, notes=(), exhibits={}).to_json()),
+    }
+    for name, text in pages.items():
+        shown, said = in_browser(tmp_path, text, width)
+        assert said == "", name
+        assert shown["elements"] > 5, name
+        assert shown["width"] <= width, (name, shown["wide"])
+        assert shown["wide"] == [], name
+        assert shown["smallest"] >= 9, f"{name}: letters of {shown['smallest']} px"
+        assert shown["overlaps"] == 0, name

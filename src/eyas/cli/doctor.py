@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from eyas.doctor.fix import FixReport
 
 _ENGINE = "What serves the draft: vllm==V or sglang==V (judged without running it), or embedded (run)."
-_DEPTH = "How deep: static (configs and headers), weights, replay (real text), live (the embedded engine, figures)."
+_SERVER = "A running OpenAI-compatible server to ask: http://HOST:PORT; its key is read from EYAS_API_KEY."
+_METRICS = "What a server's /metrics gave, or its figures as JSON: a file, or an address to read them from."
+_DEPTH = "How deep: static (configs and headers), weights, replay (real text), live (a server, the embedded engine, figures)."
 
 app = typer.Typer(rich_markup_mode=None)
 app.add_typer(doctor_case.app, name="case")
@@ -31,13 +33,18 @@ def command(
     dump: Annotated[Path | None, typer.Option(help="Hidden states: Eyas's or another project's.")] = None,
     data: Annotated[Path | None, typer.Option(help="Chats to replay: your own prompts (default: the dump's, else held-out ones).")] = None,
     engine: Annotated[str | None, typer.Option(help=_ENGINE)] = None,
-    metrics: Annotated[Path | None, typer.Option(help="What the server's /metrics gave, or its figures as JSON.")] = None,
+    server: Annotated[str | None, typer.Option(help=_SERVER)] = None,
+    metrics: Annotated[
+        str | None, typer.Option(help=_METRICS)
+    ] = None,
     log: Annotated[Path | None, typer.Option(help="The server's log.")] = None,
     depth: Annotated[str, typer.Option(help=_DEPTH)] = "live",
     only: Annotated[str | None, typer.Option(help="Codes or kinds (letters) to test, with commas between.")] = None,
     skip: Annotated[str | None, typer.Option(help="Codes or kinds to leave out.")] = None,
     budget: Annotated[float | None, typer.Option(help="Minutes after which no further test begins.")] = None,
     rows: Annotated[int, typer.Option(help="Rows of real text to replay.")] = 3000,
+    num_draft_tokens: Annotated[int | None, typer.Option(help="K of the reported figures, where they do not say it.")] = None,
+    temperature: Annotated[float, typer.Option(help="At which the reported figures were sampled; 0 is greedy.")] = 0.0,
     plan: Annotated[bool, typer.Option("--plan", help="Print what would be tested, and run nothing.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write the report as one HTML page to this file, too.")] = None,
     case: Annotated[Path | None, typer.Option(help="Keep this run in a case file (a folder), and test only what changed since.")] = None,
@@ -60,8 +67,8 @@ def command(
     if depth not in DEPTHS:
         raise UserError("--depth is not known", got=depth, allowed=", ".join(DEPTHS))
     _check_together(case=case, note=note, fix=fix, out=out)
-    exhibits = Exhibits(target, draft, dump, data, engine, metrics, log, trust_remote_code)
-    options = Options(DEPTHS[: DEPTHS.index(depth) + 1], _names(only), _names(skip), budget, rows)
+    exhibits = Exhibits(target, draft, dump, data, engine, _place(metrics), log, trust_remote_code, server)
+    options = Options(DEPTHS[: DEPTHS.index(depth) + 1], _names(only), _names(skip), budget, rows, num_draft_tokens, temperature)
     if plan:
         _plan(exhibits, options, as_json)
     elif fix:
@@ -71,6 +78,13 @@ def command(
         _keep(exhibits, options, case, note, html, as_json)
     else:
         _examine(exhibits, options, html, as_json)
+
+
+def _place(metrics: str | None) -> Path | str | None:
+    """An address stays a text: as a path it would lose a slash."""
+    if metrics is None or metrics.startswith(("http://", "https://")):
+        return metrics
+    return Path(metrics)
 
 
 def _check_together(*, case: Path | None, note: str, fix: bool, out: Path | None) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import eyas
-from eyas.doctor.case_inputs import changed_inputs, fingerprints, unchanged_codes
+from eyas.doctor.case_inputs import changed_inputs, fingerprints, running, unchanged_codes
 from eyas.doctor.exhibits import Exhibits, Options
 from eyas.doctor.hypothesis import Diagnosis
 from eyas.doctor.runner import run
@@ -131,8 +131,9 @@ def _found_by(diagnosis: Diagnosis) -> dict[str, list[str]]:
 
 def what_moved(before: Mapping[str, Any], inputs: Mapping[str, str], now: Mapping[str, Any]) -> list[str]:
     """In words: exhibits that changed, figures, findings that came, went or stayed, answers that turned."""
-    changed = changed_inputs(before["inputs"], inputs)
+    changed, asked = changed_inputs(before["inputs"], inputs), running(inputs)
     lines = [f"changed: {', '.join(changed)}"] if changed else ["nothing that was given has changed"]
+    lines += [f"asked again: {', '.join(asked)}"] if asked and not changed else []
     old = before["diagnosis"]
     lines += _figures_moved(old["measured"], now["measured"])
     was, is_now = ({(item["code"], item["subject"]) for item in side["findings"]} for side in (old, now))

@@ -13,17 +13,35 @@ from eyas.doctor.hypothesis import Hypothesis
 _WHOLE = 64 << 20  # bytes up to which a file is hashed whole
 _EDGE = 1 << 20
 _REPLAY = ("target", "draft", "dump", "data")
-_READS = {"layers": ("target",), "replay": _REPLAY, "samples": ("dump",), "readings": ("metrics", "log")}
+_READS = {
+    "layers": ("target",),
+    "replay": _REPLAY,
+    "samples": ("dump",),
+    "readings": ("server", "metrics", "log"),
+    "figures": ("metrics", "log"),
+}
+_ADDRESS = "address "
 
 
 def fingerprints(exhibits: Exhibits) -> dict[str, str]:
-    """A hash for everything that was given. Of a file above 64 MB it covers the size, and a megabyte at each end."""
+    """A hash for everything that was given, an address for what runs.
+
+    Of a file above 64 MB the hash covers the size, and a megabyte at each end.
+    """
     found = {}
     for name in exhibits.given():
         value = getattr(exhibits, name)
+        if name == "server" or (name == "metrics" and isinstance(value, str)):
+            found[name] = f"{_ADDRESS}{value}"
+            continue
         path = Path(str(value))
         found[name] = _of_path(path) if path.exists() else f"name {value}"
     return found
+
+
+def running(inputs: Mapping[str, str]) -> list[str]:
+    """Names whose exhibits are running servers: what they are now shows only when they are asked again."""
+    return sorted(name for name, value in inputs.items() if value.startswith(_ADDRESS))
 
 
 def changed_inputs(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
@@ -32,8 +50,8 @@ def changed_inputs(before: Mapping[str, str], now: Mapping[str, str]) -> list[st
 
 
 def unchanged_codes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
-    """Codes none of whose hypotheses reads anything that changed."""
-    changed = set(changed_inputs(before, now))
+    """Codes none of whose hypotheses reads anything that changed, or that runs."""
+    changed = {*changed_inputs(before, now), *running(now)}
     by_code: dict[str, list[Hypothesis]] = {}
     for item in all_hypotheses():
         by_code.setdefault(item.code, []).append(item)

@@ -124,9 +124,9 @@ CATALOG = {code: Entry(code, kind, title) for code, kind, title in _ROWS}
 UNREACHABLE = {
     "L": "gradients, optimizer state and data order leave no trace in a finished draft; only what a trainer recorded is read",
     "M": "partial states are seen in captured states only: what a server feeds its draft needs a capture inside of it",
-    "O": "a server's caches are not seen from outside; the embedded engine is tested, and a log is read for drift",
-    "P": "a server's batches are not seen from outside; the embedded engine is tested",
-    "Q": "a server's text is not seen without asking it; the embedded engine is tested",
+    "O": "what stands in a server's caches is seen by its answers only (--server); a log is read for drift",
+    "P": "which requests a server puts into one batch is not seen from outside: many are asked at once (--server)",
+    "Q": "a server's sampled tokens are not tested: its greedy text is (--server), and the embedded engine's sampling",
     "S": "whether a running server received new weights is not seen from outside; files are compared by their traces",
 }
 

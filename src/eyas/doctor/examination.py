@@ -5,6 +5,7 @@ Each part is opened once and when it is first asked for, so that a test pays for
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,13 @@ if TYPE_CHECKING:
 
     from eyas.doctor.replay.bench import Bench
     from eyas.doctor.replay.samples import RawSample
+    from eyas.doctor.server.asking import Asking
+    from eyas.doctor.server.judging import Judge
+    from eyas.doctor.server.tally import Tally
     from eyas.targets.target import Target
+
+
+_NEEDED = {"readings": "needs --server, --metrics or --log", "figures": "needs --metrics or --log"}
 
 
 class Examination:
@@ -96,13 +103,57 @@ class Examination:
     why_no_target = "no target was given"
     why_no_bench = "a replay needs --draft and --target"
 
+    # -- a running server ----------------------------------------------------------------------------------------
+
+    def open_remote(self) -> None:
+        """Ask what lies at addresses for the first time. Raises UserError if nothing of use answers there."""
+        if self.asking is not None:
+            about = self.asking.server.about
+            self.notes.append(f"--server is {about.name}, serving {about.model}")
+            if self.exhibits.engine is None and about.judged is not None:
+                self.exhibits = dataclasses.replace(self.exhibits, engine=about.judged)
+                self.notes.append(f"judged by the tables as --engine {about.judged}, which is what the server says it is")
+        if isinstance(self.exhibits.metrics, str):
+            _ = self.metrics_text
+
+    @cached_property
+    def metrics_text(self) -> str:
+        """What lies at the address --metrics."""
+        from eyas.doctor.server.client import Client
+
+        assert isinstance(self.exhibits.metrics, str)
+        client = Client(self.exhibits.metrics, option="--metrics")
+        return client.get_text("" if client.has_path else "/metrics")
+
+    @cached_property
+    def asking(self) -> Asking | None:
+        """None without --server. Raises UserError if no OpenAI-compatible server answers."""
+        from eyas.doctor.server.asking import Asking
+
+        return None if self.exhibits.server is None else Asking(self)
+
+    @cached_property
+    def judge(self) -> Judge:
+        """Says which of a server's tokens are the target's. Ask for it only where the target's layers are there."""
+        from eyas.doctor.server.judging import Judge
+
+        assert self.loaded_target is not None
+        return Judge(self, self.loaded_target)
+
+    @cached_property
+    def tally(self) -> Tally:
+        from eyas.doctor.server.tally import tally_of
+
+        assert self.asking is not None
+        return tally_of(self.asking, self.judge)
+
     # -- what a test may ask -------------------------------------------------------------------------------------
 
     def missing(self, needs: tuple[str, ...]) -> str | None:
         """What a hypothesis needs and was not given, in words; None if all is there."""
         given = set(self.exhibits.given())
-        if self.exhibits.metrics is not None or self.exhibits.log is not None:
-            given.add("readings")
+        given |= {"figures", "readings"} if given & {"metrics", "log"} else set()
+        given |= {"readings"} if "server" in given else set()
         for need in needs:
             if need == "target" and self.exhibits.target is not None and self.target is None:
                 return f"the hub's model {self.exhibits.target} is not in the cache here; give its folder"
@@ -118,7 +169,7 @@ class Examination:
                 if not self.samples:
                     return "no sample of a dump could be read" if self.exhibits.dump is not None else "needs --dump"
             elif need not in given:
-                return {"readings": "needs --metrics or --log"}.get(need, f"needs --{need}")
+                return _NEEDED.get(need, f"needs --{need}")
         return None
 
     def suspects(self, *codes: str) -> bool:

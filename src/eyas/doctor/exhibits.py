@@ -11,22 +11,23 @@ from eyas.errors import UserError
 
 @dataclass(frozen=True)
 class Exhibits:
-    """`engine`: vllm==V, sglang==V or embedded."""
+    """`engine`: vllm==V, sglang==V or embedded. `metrics`: a file, or the address of a server's /metrics. `server`: its address."""
 
     target: str | None = None
     draft: Path | None = None
     dump: Path | None = None
     data: Path | None = None
     engine: str | None = None
-    metrics: Path | None = None
+    metrics: Path | str | None = None
     log: Path | None = None
     trust_remote_code: bool = False
+    server: str | None = None
 
     def check(self) -> None:
         """Raises UserError if nothing was given, or something that does not exist."""
         for name in ("draft", "dump", "data", "metrics", "log"):
             path = getattr(self, name)
-            if path is not None and not path.exists():
+            if isinstance(path, Path) and not path.exists():
                 raise UserError(f"--{name} does not exist: {path}", remedy="check the path")
         if self.draft is not None and not self.draft.is_dir():
             raise UserError("--draft is not a folder", got=str(self.draft), allowed="the folder with config.json and the weights")
@@ -37,7 +38,7 @@ class Exhibits:
 
             parse_engine(self.engine)
         if not self.given():
-            raise UserError("nothing to examine", allowed="--target with --draft, --dump, --metrics or --log")
+            raise UserError("nothing to examine", allowed="--target with --draft, --dump, --server, --metrics or --log")
 
     @property
     def target_folder(self) -> Path | None:
@@ -46,11 +47,11 @@ class Exhibits:
         return folder if folder is not None and folder.is_dir() else None
 
     def given(self) -> tuple[str, ...]:
-        names = ("target", "draft", "dump", "data", "engine", "metrics", "log")
+        names = ("target", "draft", "dump", "data", "engine", "server", "metrics", "log")
         return tuple(name for name in names if getattr(self, name) is not None)
 
     def to_json(self) -> dict[str, Any]:
-        """Names without the folders above them: a report goes to other people."""
+        """Names without the folders or the scheme above them: a report goes to other people."""
         return {name: Path(str(getattr(self, name))).name or str(getattr(self, name)) for name in self.given()}
 
 
@@ -60,6 +61,7 @@ class Options:
     depths: what to go down to. only, skip: codes or letters of kinds.
     minutes: no further test is begun after so long; those left are said to be untested.
     rows: of real text to replay.
+    num_draft_tokens, temperature: of the reported figures, K where they do not say it themselves.
     """
 
     depths: tuple[str, ...] = ("static", "weights", "replay", "live")
@@ -67,6 +69,8 @@ class Options:
     skip: tuple[str, ...] = ()
     minutes: float | None = None
     rows: int = 3000
+    num_draft_tokens: int | None = None
+    temperature: float = 0.0
 
     def check(self) -> None:
         """Raises UserError for a code, a kind or a number that there is not."""
@@ -83,6 +87,10 @@ class Options:
             raise UserError("--budget must be positive", got=self.minutes)
         if self.rows < 1:
             raise UserError("--rows must be at least 1", got=self.rows)
+        if self.num_draft_tokens is not None and self.num_draft_tokens < 1:
+            raise UserError("--num-draft-tokens must be at least 1", got=self.num_draft_tokens)
+        if not 0.0 <= self.temperature < float("inf"):
+            raise UserError("--temperature is out of range", got=self.temperature, allowed="0 (greedy) or a positive number")
 
     def wants(self, code: str, kind: str) -> bool:
         return (not self.only or code in self.only or kind in self.only) and code not in self.skip and kind not in self.skip

@@ -12,7 +12,8 @@ def plan(exhibits: Exhibits, options: Options) -> list[tuple[Hypothesis, str | N
     exhibits.check()
     options.check()
     given = set(exhibits.given())
-    given |= {"readings"} if given & {"metrics", "log"} else set()
+    given |= {"figures", "readings"} if given & {"metrics", "log"} else set()
+    given |= {"readings"} if "server" in given else set()
     given |= {"layers"} if "target" in given else set()
     given |= {"samples"} if "dump" in given else set()
     given |= {"replay"} if {"target", "draft"} <= given else set()
@@ -21,9 +22,8 @@ def plan(exhibits: Exhibits, options: Options) -> list[tuple[Hypothesis, str | N
     return [(item, _missing(item, given)) for item in wanted]
 
 
+_NAMES = {"readings": "server, metrics or log", "figures": "metrics or log", "samples": "dump", "replay": "target and draft"}
+
+
 def _missing(item: Hypothesis, given: set[str]) -> str | None:
-    absent = [need for need in item.needs if need not in given]
-    return (
-        ", ".join({"readings": "metrics or log", "samples": "dump", "replay": "target and draft"}.get(need, need) for need in absent)
-        or None
-    )
+    return ", ".join(_NAMES.get(need, need) for need in item.needs if need not in given) or None

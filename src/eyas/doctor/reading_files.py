@@ -48,11 +48,15 @@ def read_metrics(path: Path, told: Told) -> tuple[Reading, ...]:
 
     Raises UserError if the file cannot be read or holds no figure of speculative decoding.
     """
-    text = _read_text(path)
-    found = _json_figures(text, path, told) if text.lstrip()[:1] in ("{", "[") else _prometheus_figures(text, path, told)
+    return readings_of(read_text(path), str(path), told)
+
+
+def readings_of(text: str, where: str, told: Told) -> tuple[Reading, ...]:
+    """The same of a text that came from `where`."""
+    found = _json_figures(text, where, told) if text.lstrip()[:1] in ("{", "[") else _prometheus_figures(text, where, told)
     if not found:
         raise UserError(
-            f"{path} holds no figures of speculative decoding",
+            f"{where} holds no figures of speculative decoding",
             allowed="vllm:spec_decode_*, sglang:spec_*, or JSON with such counts",
             remedy="save what GET /metrics gives after some requests, with speculative decoding on",
         )
@@ -64,7 +68,7 @@ def read_log(path: Path, told: Told) -> LogReading:
 
     Raises UserError if the file cannot be read or has no such line.
     """
-    text = _read_text(path)
+    text = read_text(path)
     told = told if told.num_draft_tokens else replace(told, num_draft_tokens=_k_in(text))
     lines = text.splitlines()
     vllm = [_vllm_figures(match[1], f"{path}", told) for line in lines if (match := _VLLM_LINE.search(line))]
@@ -78,13 +82,13 @@ def read_log(path: Path, told: Told) -> LogReading:
         )
     lengths = tuple(figures.acceptance_length for figures in found if figures.acceptance_length is not None)
     odd = next((figures for figures in found if read(figures).oddities), None)
-    return LogReading(read(odd or _together(found)), lengths)
+    return LogReading(read(odd or together(found)), lengths)
 
 
 # -- Prometheus ------------------------------------------------------------------------------------------------
 
 
-def _prometheus_figures(text: str, path: Path, told: Told) -> list[ServerFigures]:
+def _prometheus_figures(text: str, path: str, told: Told) -> list[ServerFigures]:
     from prometheus_client.parser import text_string_to_metric_families
 
     servers: dict[tuple[str, tuple[tuple[str, str], ...]], dict[str, Any]] = {}
@@ -101,7 +105,7 @@ def _prometheus_figures(text: str, path: Path, told: Told) -> list[ServerFigures
         raise UserError(f"{path} is no Prometheus text", got=str(error)[:160], remedy="save what GET /metrics gives, unchanged") from error
     found = []
     for (engine, labels), values in servers.items():
-        where = f"{path}" + (f" ({labels[0][0]}={labels[0][1]})" if len(servers) > 1 and labels else "")
+        where = path + (f" ({labels[0][0]}={labels[0][1]})" if len(servers) > 1 and labels else "")
         found.append(_of_vllm(values, where) if engine == "vllm" else _of_sglang(values, where, told))
     return [figures for figures in found if figures.rounds or figures.acceptance_length]
 
@@ -144,7 +148,7 @@ def _of_sglang(values: Mapping[str, Any], where: str, told: Told) -> ServerFigur
 # -- JSON ------------------------------------------------------------------------------------------------------
 
 
-def _json_figures(text: str, path: Path, told: Told) -> list[ServerFigures]:
+def _json_figures(text: str, path: str, told: Told) -> list[ServerFigures]:
     try:
         value = json.loads(text)
     except JSON_ERRORS as error:
@@ -152,7 +156,7 @@ def _json_figures(text: str, path: Path, told: Told) -> list[ServerFigures]:
         if not rows:
             raise UserError(f"{path} is not valid JSON", got=str(error)[:160], remedy="save the server's answer unchanged") from error
         value = rows
-    found = figures_in(value, str(path))
+    found = figures_in(value, path)
     for place, figures in enumerate(found):
         if figures.engine == "sglang" and figures.drafts_only is None:
             figures = replace(figures, drafts_only=drafts_only_in(told.version))
@@ -172,7 +176,7 @@ def _merged_requests(found: list[ServerFigures]) -> list[ServerFigures]:
     requests = [figures for figures in found if figures.length_has_prefill and figures.rounds and figures.accepted is not None]
     if len(requests) < 2 or any(read(figures).oddities for figures in requests):
         return found
-    return [figures for figures in found if figures not in requests] + [_together(requests)]
+    return [figures for figures in found if figures not in requests] + [together(requests)]
 
 
 # -- logs ------------------------------------------------------------------------------------------------------
@@ -222,8 +226,8 @@ def _k_in(text: str) -> int | None:
     return None
 
 
-def _together(found: Iterable[ServerFigures]) -> ServerFigures:
-    """Counts added up; where a line has rates only, their mean, weighted by what was proposed."""
+def together(found: Iterable[ServerFigures]) -> ServerFigures:
+    """Several groups of figures as one. Counts added up; where a line has rates only, their mean, weighted by what was proposed."""
     found = list(found)
     first = found[0]
     weights = [figures.rounds or figures.proposed or 1.0 for figures in found]
@@ -259,7 +263,8 @@ def _sum(values: list[float | None]) -> float | None:
     return None if any(value is None for value in values) else sum(value for value in values if value is not None)
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Raises UserError for a file that is too large or cannot be read."""
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise UserError(f"{path} is too large to be read", got=f"{path.stat().st_size} bytes", remedy="cut out a part: tail -c 200M")

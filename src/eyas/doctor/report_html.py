@@ -88,6 +88,7 @@ def page(report: Mapping[str, Any]) -> str:
         report=report,
         version=eyas.__version__,
         kinds=KINDS,
+        next_steps=report.get("next", []),
         hypotheses=sorted(report.get("hypotheses", []), key=lambda item: _ORDER.get(item["verdict"], 4)),
         counts=_counts(report.get("hypotheses", [])),
         states=states,

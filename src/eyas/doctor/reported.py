@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, ruled_out, suspected, untestable
-from eyas.doctor.reading_files import Told, read_log, read_metrics
+from eyas.doctor.reading_files import Told, read_log, read_metrics, readings_of
 from eyas.doctor.readings import Reading
 from eyas.errors import UserError
 
@@ -18,13 +18,23 @@ _DRIFT = 0.08  # of the drafts a round that must be lost between the first and t
 
 def told(exam: Examination) -> Told:
     match = re.fullmatch(r"\s*([a-z-]+)\s*==\s*(\S+)\s*", exam.exhibits.engine or "")
-    return Told(match[1], match[2]) if match else Told()
+    return Told(*(match.groups() if match else (None, None)), exam.options.num_draft_tokens)
 
 
 def readings(exam: Examination) -> tuple[Reading, ...]:
-    """Raises UserError if a file holds no figures."""
+    """What a server that was asked counted, then what --metrics and --log say. Raises UserError if these hold no figures."""
+    asked = [] if exam.asking is None else exam.asking.readings(told(exam))
+    found = (*asked, *given_readings(exam))
+    exam.measured["reported"] = [reading.to_json() for reading in found]
+    return found
+
+
+def given_readings(exam: Examination) -> tuple[Reading, ...]:
+    """Raises UserError if --metrics or --log holds no figures."""
     found: list[Reading] = []
-    if exam.exhibits.metrics is not None:
+    if isinstance(exam.exhibits.metrics, str):
+        found += readings_of(exam.metrics_text, exam.exhibits.metrics, told(exam))
+    elif exam.exhibits.metrics is not None:
         found += read_metrics(exam.exhibits.metrics, told(exam))
     if exam.exhibits.log is not None:
         found.append(read_log(exam.exhibits.log, told(exam)).reading)
@@ -64,6 +74,8 @@ def definitions(exam: Examination) -> Outcome:
 
 
 def _oddities(exam: Examination, kind: str, code: str, remedy: str) -> Outcome:
+    if not found:
+        return untestable("the server shows no figures of speculative decoding")
     found = readings(exam)
     odd = [(reading, item) for reading in found for item in reading.oddities if item.kind == kind]
     if odd:
@@ -77,6 +89,32 @@ def _oddities(exam: Examination, kind: str, code: str, remedy: str) -> Outcome:
         if reading.acceptance_length and reading.acceptance_length.value
     )
     return ruled_out(f"the figures agree with each other: acceptance length {names or 'not stated'}")
+
+_MANY = 50  # rounds of which no draft gets all or none right
+
+
+def extremes(exam: Examination, code: str) -> Outcome:
+    """Every proposal accepted, or none, round after round: no draft is so good or so bad."""
+    told = []
+    for reading in readings(exam):
+        length, count = reading.acceptance_length, reading.num_draft_tokens
+        if length is None or length.value is None or reading.oddities:
+            continue
+        told.append(f"{reading.engine} {length.value:.3f}")
+        rounds = "" if reading.rounds is None else f" in {reading.rounds:.0f} rounds"
+        numbers = {"length": length.value, "k": count, "rounds": reading.rounds}
+        if (reading.rounds or _MANY) < _MANY:
+            continue
+        if code == "accepts-everything" and count and length.value >= count + 0.9995:
+            text = f"{reading.engine} accepts all {count} proposals of every round{rounds}: {length.value:.3f} tokens a round"
+            remedy = "look at the text: '!!!!' or a loop means logits of NaN, which agree with everything; check number formats and kernels"
+            return confirmed(Fault(code, "server", (Evidence(text, numbers),), remedy, 0.7))
+        if code == "accepts-nothing" and length.value <= 1.0005:
+            text = f"{reading.engine} accepts nothing{rounds}: {length.value:.3f} tokens a round, the target's own alone"
+            remedy = "look for an lm_head or embedding that was never loaded, then for stale weights, NaN, and a length beyond the draft's"
+            return confirmed(Fault(code, "server", (Evidence(text, numbers),), remedy, 0.65, shadow=("head-missing", "weights-not-finite")))
+    return ruled_out(f"some proposals are accepted and some are not: {', '.join(told)}") if told else untestable("no length is reported")
+
 
 
 def drift(exam: Examination) -> Outcome:

@@ -35,6 +35,7 @@ def examine(exhibits: Exhibits, options: Options) -> tuple[Diagnosis, Examinatio
     boost = boosts(exam)
     tested: dict[int, Tested] = {}
     wanted = [item for item in all_hypotheses() if item.depth in options.depths and options.wants(item.code, item.kind)]
+    exam.open_remote()
     for depth in DEPTHS:
         here = [item for item in wanted if item.depth == depth]
         here.sort(key=lambda item: -item.prior * boost.get(item.kind, 1.0) / (0.2 + item.seconds))
@@ -52,7 +53,7 @@ def examine(exhibits: Exhibits, options: Options) -> tuple[Diagnosis, Examinatio
         measured=exam.measured,
         signature=suspicions(exam),
         notes=tuple(exam.notes),
-        exhibits=exhibits.to_json(),
+        exhibits=exam.exhibits.to_json(),
         seconds=time.perf_counter() - started,
     )
     return diagnosis, exam

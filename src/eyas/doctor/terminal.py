@@ -26,6 +26,8 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
     for line in diagnosis.signature:
         console.print(Text(f"signature: {line}"))
     console.print(_hypotheses(diagnosis.tested))
+    for line in diagnosis.next_steps:
+        console.print(Text(f"next: {line}", style="cyan"))
     for note in diagnosis.notes:
         console.print(Text(f"note: {note}", style="dim"))
     console.print(Text(f"{len(diagnosis.tested)} hypotheses in {diagnosis.seconds:.1f} s", style="dim"))
@@ -55,14 +57,16 @@ def _finding(number: int, finding: Finding) -> RenderableType:
 
 
 def _wiring(diagnosis: Diagnosis) -> RenderableType:
-    """target state -> slot of fc, as it is fed and as it should be."""
-    table = Table(title="wiring: what goes into which slot of fc", title_justify="left")
-    for name in ("slot", "fed now", "", "wanted"):
+    """Target state -> slot of fc: as declared, and as it was found to be."""
+    table = Table(title="wiring: which state goes into which slot of fc", title_justify="left")
+    for name in ("declared", "", "slot", "", "found"):
         table.add_column(name)
     for slot in diagnosis.slots:
         same = slot.found in (None, slot.expected)
-        arrow = Text("==>", style="green") if same else Text("=/=>", style="red")
-        table.add_row(str(slot.slot), slot.expected or "?", arrow, slot.found or "?")
+        arrow, back = ("--->", "<---") if same else ("-/->", "<===")
+        colour = "green" if same else "red"
+        place = (Text(arrow, style=colour), f"slot {slot.slot}", Text(back, style=colour))
+        table.add_row(slot.expected or "?", *place, slot.found or "not known")
     return table
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from eyas.capture.forward import capture_batch
+from eyas.draft.model import Eagle3Draft
 from eyas.draft.unroll import unroll
 from eyas.evaluate.answers import Answer
 from eyas.evaluate.settings import Pair
@@ -42,12 +43,19 @@ def forecast(pair: Pair, answers: Sequence[Answer], num_steps: int, batch: int, 
     return [found[index] for index in range(len(answers))]
 
 
-@torch.no_grad()
 def _forecast_batch(pair: Pair, answers: Sequence[Answer], num_steps: int) -> list[Forecast]:
-    draft, device = pair.draft, pair.target.device
     captured = capture_batch(pair.target, [answer.token_ids for answer in answers], pair.taps)
+    return forecast_states(pair.draft, answers, [item.states for item in captured], [item.top1 for item in captured], num_steps)
+
+
+@torch.no_grad()
+def forecast_states(
+    draft: Eagle3Draft, answers: Sequence[Answer], states_TS: Sequence[torch.Tensor], top1_T: Sequence[torch.Tensor], num_steps: int
+) -> list[Forecast]:
+    """One batch, from states [T, S] and the target's own choices [T] of each whole text, as `capture_batch` gives them."""
+    device = states_TS[0].device
     token_BT = _stack([torch.tensor(answer.token_ids, device=device) for answer in answers])
-    states_BTS = _stack([item.states for item in captured])
+    states_BTS = _stack(states_TS)
     row_BR = _stack([_rows(answer, device) for answer in answers])
     if row_BR.shape[1] == 0:  # no answer of this batch goes on behind its first token
         steps = [row_BR.new_zeros(row_BR.shape)] * num_steps
@@ -56,10 +64,10 @@ def _forecast_batch(pair: Pair, answers: Sequence[Answer], num_steps: int) -> li
         steps = [draft.to_target(draft.logits(output_BRH).argmax(-1)) for output_BRH in outputs]
     proposed_BRK = torch.stack(steps, dim=-1)
     results = []
-    for answer, item, proposed_RK in zip(answers, captured, proposed_BRK, strict=True):
+    for answer, choice_T, proposed_RK in zip(answers, top1_T, proposed_BRK, strict=True):
         rows = len(answer.tokens) - 1
         first = len(answer.prompt.token_ids)
-        results.append(_judged(answer, proposed_RK[:rows].cpu(), item.top1[first : first + rows].cpu()))
+        results.append(_judged(answer, proposed_RK[:rows].cpu(), choice_T[first : first + rows].cpu()))
     return results
 
 

@@ -21,6 +21,7 @@ _FILES = (
     "ranks",
     "numbers",
     "invariance",
+    "server",
     "metrics",
     "identity",
 )

@@ -8,7 +8,7 @@ from eyas.doctor.hypothesis import Hypothesis, Outcome, untestable
 
 def _embedded(exam: Examination, name: str) -> Outcome:
     if exam.exhibits.engine != "embedded":
-        return untestable("a server's caches, batches and text are not seen from outside; --engine embedded tests Eyas's own engine")
+        return untestable("--engine embedded runs Eyas's own engine; a server is asked with --server")
     import eyas.doctor.live as live
 
     return {"batch": live.batches, "cache": live.caches, "lossless": live.lossless, "sampling": live.sampling}[name](exam)

@@ -65,7 +65,7 @@ HYPOTHESES = (
         "served-below",
         "live",
         "the server accepts less than this draft gives on this target",
-        ("draft", "readings", "replay"),
+        ("draft", "figures", "replay"),
         "walk over the target's own answers and compare by position",
         "what is served lies below",
         _served,

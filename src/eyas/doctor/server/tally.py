@@ -1,0 +1,103 @@
+"""Where a server's tokens are not the target's, by what made each of them: that tells whose fault it is.
+
+    prefill    the first token of an answer: the served target alone, no draft in it
+    first      the second token: one round of speculation, on caches that nothing was taken back from
+    later      all others: rounds on caches that refused proposals have been in
+
+Slips in the prefill speak of another target, slips in the first round of the rule by which drafts are accepted, and slips
+that come only later of the caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from eyas.doctor.server.asking import TOKENS, Asking
+from eyas.doctor.server.judging import Judge, Slip
+from eyas.errors import UserError
+
+_CLEAR = 3.0  # standard deviations, and slips, by which one rate is more than another
+
+
+@dataclass(frozen=True)
+class Share:
+    """`slips` are no ties."""
+
+    tokens: int
+    slips: tuple[Slip, ...]
+
+    @property
+    def rate(self) -> float:
+        return len(self.slips) / self.tokens if self.tokens else 0.0
+
+    def beyond(self, rate: float) -> bool:
+        """Whether there are clearly more slips than this rate gives."""
+        expected = rate * self.tokens
+        return len(self.slips) > expected + _CLEAR * max(1.0, expected) ** 0.5
+
+
+@dataclass(frozen=True)
+class Tally:
+    """`ties`: tokens that differ from the target's choice no farther than bf16 moves logits. `probed`: the probes could be asked."""
+
+    prefill: Share
+    first: Share
+    later: Share
+    ties: int
+    probed: bool
+
+    @property
+    def tokens(self) -> int:
+        return self.prefill.tokens + self.first.tokens + self.later.tokens
+
+    @property
+    def other_target(self) -> bool:
+        return len(self.prefill.slips) >= 2
+
+    @property
+    def lossy(self) -> bool:
+        """More slips than the served target itself explains."""
+        return self.rounds.beyond(self.prefill.rate) if self.other_target else bool(self.rounds.slips)
+
+    @property
+    def rounds(self) -> Share:
+        return Share(self.first.tokens + self.later.tokens, (*self.first.slips, *self.later.slips))
+
+    @property
+    def by_caches(self) -> bool:
+        """Rounds are right on clean caches and wrong later, and there were enough of the clean ones to see the difference."""
+        return self.probed and len(self.first.slips) == 0 and self.first.tokens * self.later.rate > _CLEAR
+
+
+def tally_of(asking: Asking, judge: Judge) -> Tally:
+    """Raises UserError if the answers cannot be had or judged."""
+    alone = asking.alone
+    judged = judge.slips(alone.questions, alone.replies)
+    tokens = [TOKENS if reply.tokens is None else len(reply.tokens) for reply in alone.replies]
+    try:
+        probes = asking.probes
+        probed = judge.slips(probes.questions, probes.replies)
+        probe_tokens = [len(reply.tokens or ()) for reply in probes.replies]
+    except UserError:
+        probes, probed, probe_tokens = None, [], []
+    real = [slip for answer in (*judged, *probed) for slip in _no_ties(judge, answer)]
+    every = sum(map(len, (*judged, *probed)))
+    counts = [*tokens, *probe_tokens]
+    return Tally(
+        prefill=Share(sum(count > 0 for count in counts), tuple(slip for slip in real if slip.place == 0)),
+        first=Share(sum(count > 1 for count in counts), tuple(slip for slip in real if slip.place == 1)),
+        later=Share(sum(max(0, count - 2) for count in tokens), tuple(slip for slip in real if slip.place > 1)),
+        ties=every - len(real),
+        probed=probes is not None,
+    )
+
+
+def _no_ties(judge: Judge, slips: Sequence[Slip]) -> list[Slip]:
+    """Once a slip is a tie, those of smaller gaps in the same answer are not looked at."""
+    found = []
+    for slip in sorted(slips, key=lambda slip: -slip.gap):
+        if judge.is_tie(slip):
+            break
+        found.append(slip)
+    return found
