@@ -56,7 +56,8 @@ class ShareReader:
                 continue
             branch_PK = sketch(states[names[1]]) - sketch(states[names[0]])
             total_PK = next(iter(by_ranks.values())).sum(0)
-            if float((total_PK - branch_PK).norm()) <= _ADDS_UP * float(branch_PK.norm()):
+            same_rows = total_PK.shape == branch_PK.shape  # an expert sees its own tokens only
+            if same_rows and float((total_PK - branch_PK).norm()) <= _ADDS_UP * float(branch_PK.norm()):
                 found[names] = by_ranks
         return found
 

@@ -47,7 +47,9 @@ def _line(what: str, mine: torch.Tensor, theirs: torch.Tensor | None, consequenc
 def _find(folder: Path, endings: tuple[str, ...]) -> torch.Tensor | None:
     """The one tensor whose name ends so, or None. Raises UserError if its file is damaged."""
     index = folder / "model.safetensors.index.json"
-    places = read_small_json(index, "the target's index").get("weight_map", {}) if index.is_file() else {}
+    places = read_small_json(index, "the target's index").get("weight_map") if index.is_file() else {}
+    if not isinstance(places, dict):
+        raise UserError(f"{index}: weight_map is no object", got=repr(places)[:80])
     files = {folder / Path(str(file)).name for file in places.values()} or set(folder.glob("*.safetensors"))
     found = []
     for file in sorted(files):

@@ -13,6 +13,7 @@ from eyas.formats.rope import DEFAULT_THETA, read_rope, write_rope, yarn_softmax
 
 _MLA_SIZES = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _SWITCHES = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+_MOST_TOKENS = 1 << 24
 _OLD_DEFAULTS: dict[str, Any] = {"hidden_act": "silu", "rms_norm_eps": 1e-6}
 # transformers leaves out of a saved config what equals the class's default; shapes of the weights contradict a wrong guess.
 _DEFAULTS: dict[str, dict[str, Any]] = {
@@ -183,9 +184,11 @@ def _read_mla(reading: Reading, config: Mapping[str, Any], where: str) -> None:
 def _read_head(reading: Reading, config: Mapping[str, Any], source: Source) -> None:
     """Size of the draft's vocabulary and where its head comes from."""
     head, vocab, where = source.shapes.get("lm_head.weight"), reading.get("vocab_size"), source.where
+    if not isinstance(vocab, int) or vocab > _MOST_TOKENS:  # nothing in the files may show its size, and tables are made of it
+        raise UserError(f"{where}: vocab_size is no vocabulary's", got=repr(vocab)[:40], allowed=f"at most {_MOST_TOKENS}")
     size = size_of(config, "draft_vocab_size", where)
     if size is None:
-        rows = head[0] if head is not None else vocab
+        rows = head[0] if head else vocab  # a scalar has no first size
         reading.assume(
             "draft_vocab_size", rows, "no key says so; " + ("lm_head has so many rows" if head is not None else "as the target's")
         )
@@ -241,7 +244,7 @@ def _refuse_odd_layers(config: Mapping[str, Any], where: str) -> None:
         if config.get(key):
             raise UserError(f"{where}: {what} cannot be carried", got=f"{key} = {str(config[key])[:80]}")
     kinds = config.get("layer_types") or []
-    if any(kind != "full_attention" for kind in kinds):
+    if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
         raise UserError(f"{where}: a draft with sliding-window attention cannot be carried", got=kinds)
 
 

@@ -26,16 +26,21 @@ def check_meaning(value: str | None) -> Meaning | None:
     return value  # type: ignore[return-value]
 
 
+def eagle_config_of(config: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """The object in which several projects keep ids and switches. Raises UserError for anything else under its name."""
+    nested = config.get("eagle_config")
+    if nested is not None and not isinstance(nested, Mapping):
+        raise UserError(f"{where}: eagle_config must be an object", got=repr(nested)[:80])
+    return nested or {}
+
+
 def ids_of(config: Mapping[str, Any], where: str) -> list[int] | None:
     """The ids in a config, wherever a project keeps them; None if there are none.
 
     Raises UserError for ids that are not numbers, and for two places that disagree.
     """
-    nested = config.get("eagle_config")
-    if nested is not None and not isinstance(nested, Mapping):
-        raise UserError(f"{where}: eagle_config must be an object", got=repr(nested)[:80])
     places = {
-        f"eagle_config.{KEY}": (nested or {}).get(KEY),
+        f"eagle_config.{KEY}": eagle_config_of(config, where).get(KEY),
         KEY: config.get(KEY),
         ANGELSLIM_KEY: config.get(ANGELSLIM_KEY),
     }

@@ -12,6 +12,7 @@ from eyas.draft.config import DraftConfig
 from eyas.errors import UserError
 from eyas.formats.base import Format, Source
 from eyas.formats.flat import read_flat, read_switch, write_flat
+from eyas.formats.ids import eagle_config_of
 from eyas.formats.reading import Reading
 from eyas.formats.specforge import LLAMA, MLA
 from eyas.wiring import Wiring
@@ -21,7 +22,7 @@ _WANTED = {"use_aux_hidden_state": True, "use_last_layernorm": True, "use_mtp_la
 
 def _read(source: Source) -> Reading:
     reading = read_flat(source)
-    nested = source.config.get("eagle_config") or {}
+    nested = eagle_config_of(source.config, source.where)
     for name, wanted in _WANTED.items():
         if nested.get(name) not in (None, wanted):
             raise UserError(

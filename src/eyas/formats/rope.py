@@ -12,6 +12,7 @@ from typing import Any
 
 from eyas.errors import UserError
 
+_NUMBERS = ("factor", "mscale", "mscale_all_dim", "attention_factor", "beta_fast", "beta_slow", "original_max_position_embeddings")
 DEFAULT_THETA = 10000.0  # of transformers' LlamaConfig and of every project's fallback
 
 
@@ -42,8 +43,8 @@ def read_rope(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], bo
         if theta is not None
     }
     for place, theta in thetas.items():
-        if not isinstance(theta, int | float) or isinstance(theta, bool) or not (theta > 0 and math.isfinite(theta)):
-            raise UserError(f"{where}: {place} must be a positive number", got=repr(theta))
+        if not _is_number(theta) or theta <= 0:
+            raise UserError(f"{where}: {place} must be a positive number", got=repr(theta)[:80])
     if len(set(thetas.values())) > 1:
         raise UserError(
             f"{where} names two thetas of RoPE",
@@ -60,6 +61,7 @@ def read_rope(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], bo
         scaling = {key: value for key, value in (new or old or {}).items() if key not in ("type", "rope_type")}
         parameters = {**scaling, "rope_type": next(iter(kinds), "default"), "rope_theta": theta}
     _refuse_odd_kinds(parameters, config, where)
+    _refuse_odd_values(parameters, where)
     return parameters, bool(thetas)
 
 
@@ -92,3 +94,18 @@ def _refuse_odd_kinds(parameters: Mapping[str, Any], config: Mapping[str, Any], 
         raise UserError(f"{where}: a draft whose RoPE turns a part of each head cannot be carried", got=f"partial_rotary_factor {partial}")
     if parameters.get("rope_type") == "mrope" or parameters.get("mrope_interleaved"):
         raise UserError(f"{where}: multimodal RoPE (mrope) cannot be carried", got=dict(parameters))
+
+
+def _refuse_odd_values(parameters: Mapping[str, Any], where: str) -> None:
+    """Everything but names, switches and lists of factors is a number; projects compute with it as it stands."""
+    for name, value in parameters.items():
+        is_plain = value is None or isinstance(value, str | bool) or _is_number(value)
+        if not is_plain and not (isinstance(value, list) and all(map(_is_number, value))):
+            raise UserError(f"{where}: {name} of RoPE has a value that cannot be computed with", got=repr(value)[:80])
+    for name in _NUMBERS:
+        if parameters.get(name) is not None and not _is_number(parameters[name]):
+            raise UserError(f"{where}: {name} of RoPE must be a number", got=repr(parameters[name])[:80])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30
