@@ -42,6 +42,23 @@ def tiny_targets(shared_folder: Path) -> TinyTargets:
 
 
 @pytest.fixture(scope="session")
+def made_targets(shared_folder: Path) -> Callable[[str], Path]:
+    """`made_targets(name)` gives the folder of a taught target in its small size (a minute of work); treat it as read-only."""
+
+    def get(name: str) -> Path:
+        from eyas.targets.made import make_target
+
+        folder = shared_folder / f"{name}-small"
+        with open(folder.with_suffix(".lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.exists():
+                make_target(name, folder, small=True)
+        return folder
+
+    return get
+
+
+@pytest.fixture(scope="session")
 def tiny_dump(shared_folder: Path, tiny_targets: TinyTargets) -> Path:
     """A dump of the trained tiny llama on 160 chats of its own kind (fp32; embed, layer:1, layer:2; a tenth for validation)."""
     import json

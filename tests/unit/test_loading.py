@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 from pathlib import Path
@@ -12,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from eyas.errors import UserError
 from eyas.targets import loading
-from eyas.targets.loading import load_config, load_target, resolve_device
+from eyas.targets.loading import load_config, load_target, load_tokenizer, resolve_device, tokenizer_hash
 
 CPU = torch.device("cpu")
 CONFIGS: dict[str, dict[str, object]] = {
@@ -93,3 +94,82 @@ def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatc
         load_config("nobody/nothing")
     assert caught.value.got == "no route"
     assert len(asked) == 1
+
+
+def test_a_model_published_under_a_name_of_its_own_is_what_transformers_calls_it(tmp_path: Path, tiny_targets) -> None:
+    """Kimi-K2's config says kimi_k2 and names code to run; its architecture is DeepSeek-V3's."""
+    folder = Path(shutil.copytree(tiny_targets("deepseek_v3"), tmp_path / "kimi"))
+    config = json.loads((folder / "config.json").read_text())
+    auto_map = {"AutoConfig": "configuration_deepseek.DeepseekV3Config", "AutoModelForCausalLM": "modeling_deepseek.DeepseekV3ForCausalLM"}
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "kimi_k2", "auto_map": auto_map}))
+    renamed = load_target(str(folder), device=CPU, dtype=torch.float32)
+    plain = load_target(str(tiny_targets("deepseek_v3")), device=CPU, dtype=torch.float32)
+    ids_BT = torch.arange(4, 40)[None]
+    with torch.no_grad():
+        assert torch.equal(renamed.model(ids_BT).logits, plain.model(ids_BT).logits)
+
+
+def ranks(texts: list[bytes]) -> bytes:
+    """A tiktoken file."""
+    return b"".join(base64.b64encode(text) + b" %d\n" % rank for rank, text in enumerate(texts))
+
+
+@pytest.fixture
+def without_tokenizer_json(folder: Path) -> Path:
+    (folder / "tokenizer.json").unlink()
+    config = {
+        "tokenizer_class": "OwnTokenizer",
+        "auto_map": {"AutoTokenizer": ["tokenization_own.OwnTokenizer", None]},
+        "eos_token": "<end>",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["tiktoken.model", "tokenizer.model"])
+def test_a_tokenizer_whose_pattern_stands_in_code_is_refused_without_that_code(without_tokenizer_json: Path, name: str) -> None:
+    """transformers would take the file, and cut texts by another pattern."""
+    (without_tokenizer_json / name).write_bytes(ranks([bytes([byte]) for byte in range(256)]))
+    with pytest.raises(UserError, match="tiktoken file") as caught:
+        load(without_tokenizer_json)
+    assert "--trust-remote-code" in str(caught.value.remedy)
+    assert name in str(caught.value.got)
+
+
+def test_that_code_is_run_when_the_user_allows_it(without_tokenizer_json: Path) -> None:
+    folder = without_tokenizer_json
+    (folder / "tiktoken.model").write_bytes(ranks([bytes([byte]) for byte in range(256)]))
+    (folder / "tokenization_own.py").write_text(OWN_TOKENIZER)
+    target = load_target(str(folder), device=CPU, dtype=torch.float32, trust_remote_code=True)
+    assert target.tokenizer.encode("hi", add_special_tokens=False) == [104, 105]
+    assert target.tokenizer_hash == tokenizer_hash(load_tokenizer(str(folder), trust_remote_code=True))
+
+
+OWN_TOKENIZER = """
+import base64
+from transformers import PythonBackend
+
+class OwnTokenizer(PythonBackend):
+    vocab_files_names = {"vocab_file": "tiktoken.model"}
+
+    def __init__(self, vocab_file, **kwargs):
+        lines = open(vocab_file, "rb").read().splitlines()
+        self.ids = {base64.b64decode(line.split()[0]).decode("latin-1"): int(line.split()[1]) for line in lines}
+        super().__init__(**kwargs)
+
+    @property
+    def vocab_size(self):
+        return len(self.ids)
+
+    def get_vocab(self):
+        return {**self.ids, **self.added_tokens_encoder}
+
+    def _tokenize(self, text):
+        return list(text)
+
+    def _convert_token_to_id(self, token):
+        return self.ids[token]
+
+    def _convert_id_to_token(self, index):
+        return next(token for token, held in self.ids.items() if held == index)
+"""

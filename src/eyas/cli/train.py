@@ -25,6 +25,10 @@ def command(
     draft_vocab_size: Annotated[
         int | None, typer.Option(help="Tokens that the draft knows; the default is 8192, or all of a smaller vocabulary.")
     ] = None,
+    head: Annotated[str, typer.Option(help="llama, or mla: latent attention of the target's own sizes.")] = "llama",
+    hidden_size: Annotated[
+        int | None, typer.Option(help="Width of the draft; the default is the target's. Another width needs an embedding of its own.")
+    ] = None,
     learning_rate: Annotated[float, typer.Option(help="Peak of the schedule: warm-up, then cosine.")] = 4e-4,
     tokens_per_batch: Annotated[int, typer.Option(help="Positions a step, padding included.")] = 2048,
     checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 200,
@@ -60,6 +64,8 @@ def command(
         seed=seed,
         dtype=dtype_name(resolve_dtype(dtype)),
         draft_vocab_size=draft_vocab_size,
+        head=head,
+        hidden_size=hidden_size,
         norm_before_fc=norm_before_fc,
         fc_norm=fc_norm,
         norm_before_residual=norm_before_residual,

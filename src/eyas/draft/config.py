@@ -13,6 +13,7 @@ from eyas.errors import UserError
 
 FORMAT = 2  # format 1 knew Llama-style heads that share the target's embedding only
 LmHeadSource = Literal["draft", "embedding", "target"]
+Head = Literal["llama", "mla"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,27 @@ class MlaConfig:
     @property
     def qk_head_dim(self) -> int:
         return self.qk_nope_head_dim + self.qk_rope_head_dim
+
+    @staticmethod
+    def of(text_config: Any) -> MlaConfig:
+        """The target's own latent attention. Raises UserError if it has none."""
+        if getattr(text_config, "kv_lora_rank", None) is None:
+            raise UserError(
+                "an MLA head takes its sizes from the target's latent attention, and this target has none",
+                got=text_config.model_type,
+                allowed="--head llama, or a target with MLA (DeepSeek, Kimi)",
+            )
+        from transformers.models.deepseek_v3.modeling_deepseek_v3 import yarn_apply_mscale  # brings torch, which configs do without
+
+        return MlaConfig(
+            kv_lora_rank=text_config.kv_lora_rank,
+            qk_nope_head_dim=text_config.qk_nope_head_dim,
+            qk_rope_head_dim=text_config.qk_rope_head_dim,
+            v_head_dim=text_config.v_head_dim,
+            q_lora_rank=text_config.q_lora_rank,
+            rope_interleaved=getattr(text_config, "rope_interleave", True),  # DeepSeek-V3.2 has no choice
+            softmax_factor=yarn_apply_mscale(text_config.rope_parameters, 1.0),
+        )
 
 
 @dataclass(frozen=True)
@@ -101,38 +123,46 @@ class DraftConfig:
             raise UserError(f"{where}: no draft has these settings together", got="; ".join(found))
 
     @staticmethod
-    def from_target(text_config: Any, *, num_taps: int, draft_vocab_size: int, **switches: Any) -> DraftConfig:
-        """A draft as wide as the target, with the target's heads and RoPE.
+    def from_target(
+        text_config: Any,
+        *,
+        num_taps: int,
+        draft_vocab_size: int,
+        head: str = "llama",
+        hidden_size: int | None = None,
+        **switches: Any,
+    ) -> DraftConfig:
+        """A draft with the target's heads and RoPE, as wide as the target unless `hidden_size` says otherwise.
 
-        A target with MLA or partial RoPE has no plain heads to copy; its draft gets heads of 64 (or fewer) and the
-        target's theta.
+        A target with MLA or partial RoPE has no plain heads to copy; its Llama-style draft gets heads of 64 (or fewer)
+        and the target's theta. One of another width has an embedding of its own.
+
+        Args:
+            head: "llama", or "mla" for the target's own latent attention.
+
+        Raises:
+            UserError: another head, an MLA head for a target without MLA, settings that no draft has together.
         """
-        hidden = int(text_config.hidden_size)
-        head_dim = int(getattr(text_config, "head_dim", None) or hidden // text_config.num_attention_heads)
-        heads, kv_heads = (
-            int(text_config.num_attention_heads),
-            int(getattr(text_config, "num_key_value_heads", None) or text_config.num_attention_heads),
-        )
-        rope = dict(_rope_parameters(text_config))
-        if getattr(text_config, "kv_lora_rank", None) is not None or rope.get("partial_rotary_factor", 1.0) != 1.0:
-            head_dim = min(64, hidden)
-            heads = kv_heads = hidden // head_dim
-            rope = {"rope_type": "default", "rope_theta": rope["rope_theta"]}
-        return DraftConfig(
+        if head not in get_args(Head):
+            raise UserError("unknown --head", got=head, allowed=", ".join(get_args(Head)))
+        wide = int(text_config.hidden_size)
+        hidden = hidden_size or wide
+        mla = MlaConfig.of(text_config) if head == "mla" else None
+        config = DraftConfig(
             hidden_size=hidden,
-            target_hidden_size=hidden,
+            target_hidden_size=wide,
             num_taps=num_taps,
-            intermediate_size=int(getattr(text_config, "intermediate_size", None) or 4 * hidden),
-            num_attention_heads=heads,
-            num_key_value_heads=kv_heads,
-            head_dim=head_dim,
+            intermediate_size=int(getattr(text_config, "intermediate_size", None) or 4 * wide) * hidden // wide,
+            **(_plain_heads(text_config, hidden) if mla is None else _latent_heads(text_config, mla)),
             vocab_size=int(text_config.vocab_size),
             draft_vocab_size=draft_vocab_size,
-            rope_parameters=rope,
             max_position_embeddings=int(text_config.max_position_embeddings),
             rms_norm_eps=float(getattr(text_config, "rms_norm_eps", 1e-5)),
+            own_embedding=hidden != wide,
             **switches,
         )
+        config.check("--head and --hidden-size")
+        return config
 
     def layer_config(self) -> LlamaConfig:
         """The config of the parts that are transformers': MLP, RoPE and cache. Heads are the attention's own business."""
@@ -198,10 +228,29 @@ def _refuse_other_keys(cls: Any, value: Mapping[str, Any], where: str, without: 
             continue
         wrong = not isinstance(part, allowed) or (isinstance(part, bool) and kind != "bool")
         wrong = wrong or (kind.startswith("int") and part is not None and not 1 <= part < 2**31)
-        wrong = wrong or (kind == "float" and not 0 < part < float("inf"))
+        wrong = wrong or (kind == "float" and not 0 < part < 1e30)
         wrong = wrong or (kind == "LmHeadSource" and part not in get_args(LmHeadSource))
         if wrong:
             raise UserError(f"{where}: {name} has the wrong type or value", got=repr(part)[:80], allowed=kind)
+
+
+def _plain_heads(text_config: Any, hidden: int) -> dict[str, Any]:
+    head_dim = int(getattr(text_config, "head_dim", None) or text_config.hidden_size // text_config.num_attention_heads)
+    heads = int(text_config.num_attention_heads)
+    kv_heads = int(getattr(text_config, "num_key_value_heads", None) or heads)
+    rope = dict(_rope_parameters(text_config))
+    if getattr(text_config, "kv_lora_rank", None) is not None or rope.get("partial_rotary_factor", 1.0) != 1.0:
+        head_dim = min(64, hidden)
+        heads = kv_heads = max(1, hidden // head_dim)
+        rope = {"rope_type": "default", "rope_theta": rope["rope_theta"]}
+    return {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim, "rope_parameters": rope}
+
+
+def _latent_heads(text_config: Any, mla: MlaConfig) -> dict[str, Any]:
+    """As many as the target has, with its RoPE whole: YaRN also scales an MLA head's scores."""
+    heads = int(text_config.num_attention_heads)
+    rope = dict(_rope_parameters(text_config))
+    return {"mla": mla, "num_attention_heads": heads, "num_key_value_heads": heads, "head_dim": mla.qk_head_dim, "rope_parameters": rope}
 
 
 def _rope_parameters(text_config: Any) -> Mapping[str, Any]:

@@ -56,7 +56,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("qwen", ("qwen2", "qwen3")),
     Family("gemma", ("gemma", "gemma2", "gemma3_text")),
     Family("moe", ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "olmoe", "glm4", "glm4_moe", "minimax_m2", "ernie4_5_moe")),
-    Family("deepseek", ("deepseek_v2", "deepseek_v3", "deepseek_v32")),
+    Family("deepseek", ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite")),
     Family("kimi", ("kimi_k25",), backbone="model.language_model"),
     Family("wrapped", ("gemma3", "mistral3", "llava", "qwen2_5_vl", "qwen3_vl"), backbone="model.language_model"),
     Family("gpt_neox", ("gpt_neox",), backbone="gpt_neox", embed="embed_in", norm="final_layer_norm", lm_head="embed_out"),

@@ -116,9 +116,17 @@ def start_layout(tp: int, cp: int, order: str, device: torch.device, timeout_sec
     was_quiet, console.quiet = console.quiet, dist.get_rank() != 0
     try:
         yield lay_out(tp, cp, order, device)
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+            raise
+        raise UserError(
+            f"rank {dist.get_rank()} lost another rank",
+            got=str(error).splitlines()[0],
+            remedy="see that rank's own error: torchrun names the first that failed; the same command goes on where this one stopped",
+        ) from error
     finally:
         console.quiet = was_quiet
-        dist.destroy_process_group()
+    dist.destroy_process_group()  # after an error it could wait for ranks that are gone; the process ends without it
 
 
 def lay_out(tp: int, cp: int, order: str, device: torch.device) -> Layout:

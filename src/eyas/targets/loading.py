@@ -11,7 +11,15 @@ from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_c
 from huggingface_hub.constants import HF_HUB_OFFLINE
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer, GenerationConfig
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedConfig,
+)
 
 from eyas.errors import UserError
 from eyas.files import read_json, sha256_text
@@ -20,8 +28,10 @@ from eyas.targets.families import family_of
 from eyas.targets.layout import SINGLE, Layout
 from eyas.targets.sharding import distributed_config, own_part
 from eyas.targets.target import Target
+from eyas.targets.tokenizer_files import require_whole_tokenizer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_OTHER_NAMES = {"kimi_k2": "deepseek_v3"}  # published under a name of their own, with code that is transformers' by now
 _DTYPE_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
@@ -70,7 +80,7 @@ def load_config(target: str, trust_remote_code: bool = False) -> Any:
     else:
         _check_hub(target)
     try:
-        config = AutoConfig.from_pretrained(target, trust_remote_code=trust_remote_code)
+        config = _own_config(target) if not trust_remote_code else AutoConfig.from_pretrained(target, trust_remote_code=True)
     except Exception as error:  # each model's config class complains of odd values in its own way
         raise UserError(
             f"cannot read the target's config: {target}",
@@ -79,6 +89,13 @@ def load_config(target: str, trust_remote_code: bool = False) -> Any:
         ) from error
     _check_sizes(config, target)
     return config
+
+
+def _own_config(target: str) -> Any:
+    """What transformers itself makes of config.json."""
+    written, _ = PreTrainedConfig.get_config_dict(target)
+    known_as = _OTHER_NAMES.get(str(written.get("model_type")))
+    return AutoConfig.from_pretrained(target) if known_as is None else CONFIG_MAPPING[known_as].from_pretrained(target)
 
 
 def _check_hub(target: str) -> None:
@@ -115,7 +132,9 @@ def _check_sizes(config: Any, target: str) -> None:
 
 
 def load_tokenizer(target: str, trust_remote_code: bool = False) -> Any:
-    """Raises UserError if the tokenizer's files are missing or broken."""
+    """Raises UserError if the tokenizer's files are missing or broken, or say too little without the code beside them."""
+    if not trust_remote_code:
+        require_whole_tokenizer(target)
     try:
         return AutoTokenizer.from_pretrained(target, trust_remote_code=trust_remote_code)
     except Exception as error:  # tokenizers raises bare Exception for a damaged tokenizer.json
@@ -153,6 +172,7 @@ def load_target(
     try:
         model, info = auto_class(config.model_type).from_pretrained(
             target,
+            config=config,
             dtype=dtype,
             trust_remote_code=trust_remote_code,
             use_safetensors=True,

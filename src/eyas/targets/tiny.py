@@ -8,31 +8,20 @@ from __future__ import annotations
 
 import copy
 import functools
-import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerFast
+from transformers import AutoConfig, GenerationConfig
 
 from eyas.errors import UserError
 from eyas.files import atomic_folder
+from eyas.targets.kimi import KIMI_ROPE, kimi_config
 from eyas.targets.loading import auto_class
+from eyas.targets.small_tokenizer import CHAT_TEMPLATE, learn_tokenizer, small_tokenizer
+from eyas.targets.teach import Teaching, encode_chats, teach
 from eyas.targets.tiny_text import tiny_chats
-from eyas.targets.wrapped import KIMI_ROPE, kimi_config
-
-END_OF_TURN = "<|im_end|>"
-_SPECIAL = ("<|pad|>", "<|begin|>", "<|im_start|>", END_OF_TURN)
-_VOCAB_SIZE = 512
-CHAT_TEMPLATE = (
-    "{% for message in messages %}"
-    "{% if message.role not in ['system', 'user', 'assistant', 'tool'] %}{{ raise_exception('unknown role ' + message.role) }}{% endif %}"
-    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
 
 _COMMON: dict[str, Any] = {
     "hidden_size": 64,
@@ -67,6 +56,9 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "deepseek_v3": _MLA,
     # As many heads as keep a score of exactly zero in all of them rare: keys that tie at the last place are picked at random.
     "deepseek_v32": _MLA | {"index_topk": 16, "index_head_dim": 16, "index_n_heads": 16},
+    "glm_moe_dsa": _MLA
+    | {"n_group": 1, "index_topk": 16, "index_head_dim": 16, "index_n_heads": 16, "indexer_types": ["full", "shared"] * 2},
+    "glm4_moe_lite": _MLA | {"n_group": 1},
     "kimi_k25": _MLA | {"n_group": 1, "rope_parameters": KIMI_ROPE},
     "qwen3_moe": _MOE | {"num_experts": 4, "decoder_sparse_step": 1, "mlp_only_layers": []},
     "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 32},
@@ -84,7 +76,7 @@ TINY_FAMILIES = tuple(_FAMILIES)
 
 
 @dataclass(frozen=True)
-class TinyTraining:
+class TinyTraining(Teaching):
     """Enough for a held-out top-1 of 80 %; seconds on two threads."""
 
     num_steps: int = 200
@@ -106,7 +98,8 @@ def make_tiny(family: str, folder: Path, *, trained: bool, seed: int = 0, traini
         tokenizer = tiny_tokenizer()
         model = auto_class(family).from_config(_config(family, tokenizer), dtype=torch.float32)
         if trained:
-            _train(model, tokenizer, seed, training or TinyTraining())
+            training = training or TinyTraining()
+            teach(model, tokenizer, tiny_chats(training.num_steps * training.batch_size, seed=seed + 1), training, seed)
         save_target(model, tokenizer, out, published_layout=family != "kimi_k25")  # transformers 5.24 cannot write that one back
 
 
@@ -124,36 +117,17 @@ def save_target(model: Any, tokenizer: Any, folder: Path, *, published_layout: b
 
 def tiny_tokenizer(chat_template: str = CHAT_TEMPLATE) -> Any:
     """A byte-level BPE tokenizer learnt from the tiny text: any text has ids, known words are short."""
-    return PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(_learnt_tokenizer()),
-        chat_template=chat_template,
-        eos_token=END_OF_TURN,
-        pad_token="<|pad|>",
-        bos_token="<|begin|>",
-        additional_special_tokens=["<|im_start|>"],
-        clean_up_tokenization_spaces=False,
-    )
+    return small_tokenizer(_learnt_from_tiny_text(), chat_template)
 
 
 @functools.cache
-def _learnt_tokenizer() -> str:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=_VOCAB_SIZE,
-        special_tokens=list(_SPECIAL),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    texts = (message["content"] for chat in tiny_chats(400, seed=0) for message in chat)
-    tokenizer.train_from_iterator(texts, trainer)
-    return str(tokenizer.to_str())
+def _learnt_from_tiny_text() -> str:
+    return learn_tokenizer(message["content"] for chat in tiny_chats(400, seed=0) for message in chat)
 
 
 def held_out_top1(model: Any, tokenizer: Any, num_chats: int = 64) -> float:
     """The share of answer-side tokens of unseen tiny chats that the model's argmax gets right."""
-    ids_BT, mask_BT = _batch(tokenizer, tiny_chats(num_chats, seed=-1))
+    ids_BT, mask_BT = encode_chats(tokenizer, tiny_chats(num_chats, seed=-1))
     with torch.no_grad():
         top1_BT = model(input_ids=ids_BT).logits[:, :-1].argmax(-1)
     right_BT = (top1_BT == ids_BT[:, 1:]) & mask_BT[:, 1:]
@@ -169,38 +143,3 @@ def _config(family: str, tokenizer: Any) -> Any:
     }
     settings = copy.deepcopy(_COMMON | _FAMILIES[family] | ids)
     return kimi_config(settings, tokenizer.pad_token_id) if family == "kimi_k25" else AutoConfig.for_model(family, **settings)
-
-
-def _train(model: Any, tokenizer: Any, seed: int, training: TinyTraining) -> None:
-    """Next-token training on whole chats, so that the model can also write a user's question."""
-    batches = _batches_of_like_length(tokenizer, training, seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=training.learning_rate, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, training.learning_rate, total_steps=training.num_steps, pct_start=0.1)
-    model.train()
-    for ids_BT, mask_BT in batches:
-        logits_BTV = model(input_ids=ids_BT, use_cache=False).logits[:, :-1]
-        loss = torch.nn.functional.cross_entropy(logits_BTV[mask_BT[:, 1:]], ids_BT[:, 1:][mask_BT[:, 1:]])
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-    model.eval()
-
-
-def _batches_of_like_length(tokenizer: Any, training: TinyTraining, seed: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Sorted by length before they are cut, so that little is padding; then in random order."""
-    chats = tiny_chats(training.num_steps * training.batch_size, seed=seed + 1)
-    chats.sort(key=lambda chat: sum(len(message["content"]) + 20 for message in chat))
-    batches = [_batch(tokenizer, chats[start : start + training.batch_size]) for start in range(0, len(chats), training.batch_size)]
-    random.Random(seed).shuffle(batches)
-    return batches
-
-
-def _batch(tokenizer: Any, chats: list[list[dict[str, str]]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids [B, T] padded on the right, and a mask [B, T] of the real ones."""
-    rows = [tokenizer.encode(tokenizer.apply_chat_template(chat, tokenize=False), add_special_tokens=False) for chat in chats]
-    longest = max(map(len, rows))
-    ids_BT = torch.tensor([row + [tokenizer.pad_token_id] * (longest - len(row)) for row in rows])
-    mask_BT = torch.tensor([[True] * len(row) + [False] * (longest - len(row)) for row in rows])
-    return ids_BT, mask_BT

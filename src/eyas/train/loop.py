@@ -209,6 +209,8 @@ def _new_draft(target: Target, dump: Dump, settings: TrainSettings, vocab_map: V
         target.config,
         num_taps=len(dump.wiring.taps),
         draft_vocab_size=len(vocab_map.d2t),
+        head=settings.head,
+        hidden_size=settings.hidden_size,
         norm_before_fc=settings.norm_before_fc,
         fc_norm=settings.fc_norm,
         norm_before_residual=settings.norm_before_residual,
@@ -216,7 +218,7 @@ def _new_draft(target: Target, dump: Dump, settings: TrainSettings, vocab_map: V
     )
     draft = Eagle3Draft(config)
     draft.set_vocab_map(vocab_map.d2t, vocab_map.t2d)
-    draft.use_embedding(target.embed)
+    draft.use_target(target)
     return draft
 
 

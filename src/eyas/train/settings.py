@@ -16,7 +16,8 @@ MAX_TTT_STEPS = 64  # each step keeps its own keys and values of every row
 class TrainSettings:
     """Exactly one of `steps` and `minutes` is given; `minutes` is turned into steps after a timed warm-up.
 
-    `decay` weights the loss of TTT step k by decay^k. `dtype` is the arithmetic; parameters and optimizer are fp32.
+    `head` and `hidden_size` are those of `DraftConfig.from_target`. `decay` weights the loss of TTT step k by decay^k.
+    `dtype` is the arithmetic; parameters and optimizer are fp32.
     """
 
     steps: int | None = None
@@ -31,6 +32,8 @@ class TrainSettings:
     seed: int = 0
     dtype: str = "bfloat16"
     draft_vocab_size: int | None = None
+    head: str = "llama"
+    hidden_size: int | None = None
     norm_before_fc: bool = False
     fc_norm: bool = False
     norm_before_residual: bool = False
@@ -41,7 +44,7 @@ class TrainSettings:
         """Raises UserError for values that cannot train."""
         if (self.steps is None) == (self.minutes is None):
             raise UserError("give either --steps or --minutes", got=f"steps {self.steps}, minutes {self.minutes}")
-        for name in ("steps", "minutes", "ttt_steps", "tokens_per_batch", "learning_rate", "grad_clip", "checkpoint_every"):
+        for name in ("steps", "minutes", "ttt_steps", "tokens_per_batch", "learning_rate", "grad_clip", "checkpoint_every", "hidden_size"):
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise UserError(f"--{name.replace('_', '-')} must be positive", got=value)
