@@ -16,6 +16,7 @@ import torch
 
 from eyas.capture.reference import Reference, state_tap
 from eyas.capture.rows import RowOrder, row_orders
+from eyas.capture.tails import changes_at, words
 
 CERTAIN = 0.8  # ratio to the runner-up up to which a state counts as found
 DECISIVE = 0.5  # the same for an explanation, and for how much nearer than without it the state must be
@@ -23,6 +24,7 @@ NO_MATCH = 0.5  # a state that is half its own length away is none
 _MIN_ROWS = 8
 _FAR_ROWS = 0.3
 _MOST_ROWS = 0.8  # orders are chosen by this quantile: one that is right for half of the rows is not right
+_FEW_ROWS = 0.1
 _PARTIAL_COSINE = 0.2  # between what a state is off by and the branch that it lacks; noise gives 0.03 over 128 rows
 _SAME_SCALE = 0.03
 SAME = 1e-3  # nearer than that a state is as it should be
@@ -81,7 +83,7 @@ def locate(reference: Reference, rows: Rows, block: int = 0) -> Match:
         return best
     if plain is None:  # rows for which there is no place at all
         return min(found, key=lambda match: match.distance, default=NOTHING)
-    return _partial(reference, rows, block, plain) or plain
+    return _tail(reference, rows, block, plain) or _partial(reference, rows, block, plain) or plain
 
 
 def nearest(distance_S: torch.Tensor, problem: str | None = None, detail: str = "") -> Match:
@@ -107,9 +109,25 @@ def _row_distances(found_NK: torch.Tensor, truth_SNK: torch.Tensor) -> torch.Ten
 
 def _whole(reference: Reference, rows: Rows, block: int, plain: Match) -> Match:
     """The median does not see what happened to fewer than half of the rows; a few may differ lawfully (routing at ties)."""
+    tail = _tail(reference, rows, block, plain)
+    if tail is not None:
+        return tail
     found_MK, truth_SMK = _used(reference, rows, block)
     far = float((_row_distances(found_MK, truth_SMK[plain.state]) > NO_MATCH).float().mean())
     return plain if far <= _FAR_ROWS else plain.because("some rows differ", f"{100 * far:.0f} % of the rows hold something else")
+
+
+def _tail(reference: Reference, rows: Rows, block: int, plain: Match) -> Match | None:
+    """Right up to a position: the state is that which a tenth of the rows is nearest to, judged by the rows before the change."""
+    used_N, rows_N = _places(reference, rows)
+    distance_SM = _row_distances(rows.sketches[used_N], reference.sketches[block][:, rows_N[used_N]])
+    state = plain.state if plain.certain else int(distance_SM.quantile(_FEW_ROWS, dim=-1).argmin())
+    position_M = reference.position_P[rows_N[used_N]]
+    places = changes_at(distance_SM[state], position_M, float(reference.allowed[state]))
+    if not places:
+        return None
+    before_M = position_M < min(places)
+    return nearest(distance_SM[:, before_M].median(dim=-1).values, "rows differ from a position on", words(places))
 
 
 def _in_place(reference: Reference, rows: Rows, block: int) -> Match | None:

@@ -68,10 +68,12 @@ def _one(reference: Reference, rows: Rows, capture: Capture) -> Match:
     match = locate(reference, rows)
     padding = max(0, sum(rows.counts) - sum(reference.lengths))  # of the last shard
     zero = int(rows.zero_N.sum()) - padding
+    said = f"{zero} of {len(rows.zero_N)} rows are zero"
+    if zero > 0 and match.problem == "rows permuted":
+        return match.because("rows scattered", f"{said}, the others one rank's: {match.detail}")
     if zero <= 0 or match.problem is not None or not match.certain:
         return match
     names = reference.state_names
-    said = f"{zero} of {len(rows.zero_N)} rows are zero"
     if names[match.state] != "boundary:0":
         return match.because("rows scattered", said + ": another rank's rows")
     ids = torch.tensor([token for sequence in capture.token_ids for token in sequence])[: len(rows.zero_N)]

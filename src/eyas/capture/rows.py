@@ -88,10 +88,10 @@ def _shift(by: int) -> Builder:
 
 def _joined(split: Callable[[int, int], list[torch.Tensor]], ranks: int, inverse: bool) -> Builder:
     def build(length: int, count: int) -> torch.Tensor | None:
-        if length < 2 * ranks or count != length:
+        if length < 2 * ranks or count not in (length, _padded(length, ranks)):
             return None
-        rows = torch.cat(split(length, ranks))
-        return rows.argsort() if inverse else rows
+        rows = torch.cat(split(count, ranks))
+        return _without_padding(rows.argsort() if inverse else rows, length)
 
     return build
 
@@ -100,10 +100,19 @@ def _share(split: Callable[[int, int], list[torch.Tensor]], ranks: int, rank: in
     def build(length: int, count: int) -> torch.Tensor | None:
         if length < 2 * ranks:
             return None
-        rows = split(length, ranks)[rank]
-        return rows if len(rows) == count else None
+        parts = (split(total, ranks)[rank] for total in (length, _padded(length, ranks)))
+        return next((_without_padding(part, length) for part in parts if len(part) == count), None)
 
     return build
+
+
+def _padded(length: int, ranks: int) -> int:
+    """Servers pad a sequence until all of its blocks are equal."""
+    return -(-length // (2 * ranks)) * 2 * ranks
+
+
+def _without_padding(rows: torch.Tensor, length: int) -> torch.Tensor:
+    return torch.where(rows < length, rows, -1)
 
 
 def _window(start: int) -> Builder:
