@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from eyas.cli.main import app
@@ -24,6 +26,7 @@ from eyas.plan.shape import read_shape
 from eyas.plan.units import count, parse_count, parse_rate, size
 from eyas.plan.weights import read_weights
 
+FEW = Request(Fleet.parse("2xH100"), tokens=1000)
 DOCUMENT = Path(__file__).parents[2] / "docs" / "scale.md"
 # The sum of the elements of the published safetensors; Kimi-K2.5's is of its language model.
 PUBLISHED = {
@@ -188,6 +191,9 @@ def test_a_token_is_multiplied_with_its_chosen_experts_only():
         ({"hidden_size": None}, "how large the model is"),
         ({"hidden_size": "64"}, "whole number"),
         ({"num_hidden_layers": 0}, "at least 1"),
+        ({"num_hidden_layers": 10**6}, "so many layers"),
+        ({"layer_types": 3}, "must be a list"),
+        ({"quantization_config": {"quant_method": "fp8", "ignore": ["re:("]}}, "regular expression"),
         ({"num_key_value_heads": 3}, "divide evenly"),
         ({"num_experts": 2, "num_experts_per_tok": 3}, "more experts than there are"),
         ({"quantization_config": {"quant_method": "homemade"}}, "not known"),
@@ -196,6 +202,37 @@ def test_a_token_is_multiplied_with_its_chosen_experts_only():
 def test_a_config_that_cannot_be_counted_is_refused(values, match):
     with pytest.raises(UserError, match=match):
         make_plan(small(**values), Request(Fleet.parse("H100"), tokens=1000))
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 10**12)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=8)
+    | st.sampled_from(["re:(", "fp8"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["weights", "num_bits", "group_size", "g"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+QUANTISED = st.fixed_dictionaries(
+    {"quant_method": st.sampled_from(["compressed-tensors", "gptq", "fp8", "modelopt"])},
+    optional={"config_groups": VALUES, "ignore": st.lists(VALUES, max_size=3), "bits": VALUES, "group_size": VALUES, "quant_algo": VALUES},
+)
+KEYS = ["num_hidden_layers", "hidden_size", "num_key_value_heads", "head_dim", "kv_lora_rank", "num_experts", "num_experts_per_tok"]
+KEYS += ["layer_types", "mlp_only_layers", "mlp_layer_types", "moe_layer_end_index", "dtype", "quantization_config", "tie_word_embeddings"]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(st.sampled_from(KEYS), VALUES | QUANTISED, max_size=4))
+def test_whatever_a_config_says_it_is_planned_or_refused(values):
+    try:
+        plan = make_plan(small(**{"num_experts": 4, "num_experts_per_tok": 2} | values), FEW)
+    except UserError:
+        return
+    json.dumps(plan.to_json(), allow_nan=False)
+    assert plan.shape.parameters > 0
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,8 @@ from eyas.train.loop import DEFAULT_DRAFT_VOCAB
 MODEL_TYPES = sorted(name for family in FAMILIES for name in family.model_types)
 GOLDEN = Path(__file__).parents[1] / "roundtrip" / "golden_dumps"
 UNSAID = {"deepseek_v2": {"num_experts_per_tok": 6}}  # its class leaves open what every checkpoint says
-MLA = {"kv_lora_rank": 64, "q_lora_rank": 96, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32, "num_key_value_heads": 8}
+# Keys as large as values: for others sdpa has no kernel on a CPU, and makes whole scores.
+MLA = {"kv_lora_rank": 64, "q_lora_rank": 96, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 32, "num_key_value_heads": 8}
 OTHER_PARTS = ("vision", "visual", "projector", "merger")
 
 

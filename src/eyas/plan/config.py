@@ -11,6 +11,8 @@ from eyas.errors import UserError
 from eyas.files import read_json
 from eyas.plan.known import KNOWN
 
+_LARGEST = 10**9  # of any size that a config states
+
 
 @dataclass(frozen=True)
 class Config:
@@ -36,8 +38,8 @@ class Config:
             value = self.model.get(name)
             if value is None:
                 continue
-            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**40:
-                raise UserError(f"{self.where}: {name} must be a whole number", got=repr(value)[:80])
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST:
+                raise UserError(f"{self.where}: {name} must be a whole number", got=repr(value)[:80], allowed=f"0 to {_LARGEST:,}")
             return value
         if default is None:
             raise UserError(
@@ -46,6 +48,13 @@ class Config:
                 remedy="copy config.json whole from where the model is published",
             )
         return default
+
+    def items(self, name: str) -> list[Any]:
+        """A list, empty if it is not there. Raises UserError for anything else."""
+        value = self.model.get(name)
+        if value is not None and not isinstance(value, list):
+            raise UserError(f"{self.where}: {name} must be a list", got=repr(value)[:80])
+        return value or []
 
     def positive(self, *names: str, default: int | None = None) -> int:
         value = self.number(*names, default=default)

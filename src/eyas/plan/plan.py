@@ -11,7 +11,7 @@ from eyas.plan.disk import DumpRow, dump_rows, state_bytes
 from eyas.plan.draft import DraftCost, draft_cost
 from eyas.plan.gpus import Fleet
 from eyas.plan.hours import CAPTURE_SHARE, DISK_RATE, NETWORK_RATE, SOURCE, TRAIN_SHARE, Rates, Run, default_rate, offline, online
-from eyas.plan.memory import Layout, LayoutCost, best, candidates, layout_cost
+from eyas.plan.memory import USABLE, Layout, LayoutCost, best, candidates, layout_cost
 from eyas.plan.shape import Shape, read_shape
 from eyas.plan.units import count, hours, size
 from eyas.plan.weights import Weights, read_weights
@@ -211,7 +211,7 @@ def _notes(config: Config, request: Request, shape: Shape, weights: Weights, dra
         found.append(f"{extra} layer(s) for multi-token prediction are not counted: capture does not run them")
     alone = hours(request.epochs * request.tokens / rates.train / 3600)
     beside = draft.memory_bytes + weights.bytes_of(shape)
-    whole = "fits" if beside <= 0.9 * request.fleet.gpu.memory else "does not fit"
+    whole = "fits" if beside <= USABLE * request.fleet.gpu.memory else "does not fit"
     found.append(
         f"eyas train runs on one GPU, which takes {alone} for {count(request.tokens * request.epochs)} tokens, and loads the whole "
         f"target beside the draft, which {whole} on one {request.fleet.gpu.name}"

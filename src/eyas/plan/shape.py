@@ -23,6 +23,7 @@ from eyas.targets.families import FAMILIES
 _ALIKE = {"kimi_k2": "deepseek_v3"}  # the same architecture under a name that transformers does not have
 _PLAIN_MLP = ("gpt2", "gpt_neox", "starcoder2", "arcee")
 _TIED = ("gemma", "gemma2", "gemma3", "gemma3_text", "cohere", "cohere2", "starcoder2", "smollm3", "ernie4_5_moe", "gpt2")  # if unsaid
+_MOST_LAYERS = 10_000
 _ATTENTION = ("full_attention", "sliding_attention", "chunked_attention", "indexed_attention")
 
 
@@ -94,6 +95,8 @@ def read_shape(config: Config) -> Shape:
     kind = _known_type(config)
     _refuse_other_layers(config)
     layers, hidden = config.positive("num_hidden_layers", "n_layer"), config.positive("hidden_size", "n_embd")
+    if layers > _MOST_LAYERS:
+        raise UserError(f"{config.where}: no model has so many layers", got=layers, allowed=f"1 to {_MOST_LAYERS:,}")
     heads = config.positive("num_attention_heads", "n_head")
     intermediate = config.positive("intermediate_size", "n_inner", default=4 * hidden)
     head_size = config.positive("head_dim", default=max(1, hidden // heads))
@@ -185,8 +188,7 @@ def _known_type(config: Config) -> str:
 
 
 def _refuse_other_layers(config: Config) -> None:
-    types = config.model.get("layer_types") or []
-    others = sorted({str(item) for item in types if item not in _ATTENTION})
+    others = sorted({str(item) for item in config.items("layer_types")} - set(_ATTENTION))
     if others:
         raise UserError(f"{config.where}: these layers are no attention, and are not counted", got=others, allowed=", ".join(_ATTENTION))
 
@@ -195,15 +197,15 @@ def _moe_layers(config: Config, layers: int) -> int:
     """How many layers have routed experts. The rules are those of transformers' DeepSeek, Qwen, GLM and Ernie models."""
     if not config.number(*_NUM_EXPERTS, default=0):
         return 0
-    kinds = config.model.get("mlp_layer_types")
-    if isinstance(kinds, list):
+    kinds = config.items("mlp_layer_types")
+    if kinds:
         return kinds.count("sparse")
     first = config.number("first_k_dense_replace", "moe_layer_start_index", default=0)
     last = config.model.get("moe_layer_end_index")
     last = layers - 1 if last is None or last == -1 else config.number("moe_layer_end_index")
     step = config.positive("decoder_sparse_step", "moe_layer_interval", default=1)
     every = config.positive("moe_layer_freq", default=1)
-    dense = config.model.get("mlp_only_layers") or []
+    dense = config.items("mlp_only_layers")
     return sum(first <= n <= last and (n + 1) % step == 0 and n % every == 0 and n not in dense for n in range(layers))
 
 

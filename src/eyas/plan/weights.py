@@ -71,7 +71,7 @@ def _bits(quantised: Mapping[str, Any], config: Config) -> float:
         return 8.0
     if method == "mxfp4":
         return 4 + 8 / 32
-    if method in ("awq", "gptq") and isinstance(quantised.get("bits"), int):
+    if method in ("awq", "gptq") and isinstance(quantised.get("bits"), int) and 1 <= quantised["bits"] <= 16:
         group = quantised.get("group_size", 128)
         return quantised["bits"] + (16 + quantised["bits"]) / group if isinstance(group, int) and group > 0 else quantised["bits"]
     if method == "bitsandbytes":
@@ -94,8 +94,9 @@ def _compressed(quantised: Mapping[str, Any]) -> float | None:
     groups = quantised.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
         return None
-    weights = next(iter(groups.values())).get("weights")
-    if not isinstance(weights, Mapping) or not isinstance(weights.get("num_bits"), int):
+    first = next(iter(groups.values()))
+    weights = first.get("weights") if isinstance(first, Mapping) else None
+    if not isinstance(weights, Mapping) or not isinstance(weights.get("num_bits"), int) or not 1 <= weights["num_bits"] <= 16:
         return None
     bits, group = weights["num_bits"], weights.get("group_size")
     scale = 8 if weights.get("type") == "float" and bits == 4 else 16
@@ -128,8 +129,15 @@ def _matches(pattern: str, module: str) -> bool:
     """compressed-tensors writes `re:` before a regular expression; others give names, their beginnings, or globs."""
     for name in (module, f"language_model.{module}"):
         if pattern.startswith("re:"):
-            if re.match(pattern[3:], name):
+            if _regex(pattern[3:]).match(name):
                 return True
         elif name == pattern or name.startswith(f"{pattern}.") or f".{pattern}." in f".{name}." or fnmatchcase(name, pattern):
             return True
     return False
+
+
+def _regex(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise UserError("the quantisation leaves out what no regular expression says", got=f"re:{text}: {error}") from error
