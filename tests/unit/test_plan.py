@@ -254,6 +254,20 @@ def test_bits_of_a_weight_are_read_from_the_config(quantised, bits):
     assert read_weights(small(quantization_config=quantised), given_bits=3).bits["attention"] == 3
 
 
+def test_what_is_quantised_is_said_of_the_parts_that_are_there():
+    def said(**values) -> str:
+        found = small(**values)
+        return read_weights(found).words(read_shape(found))
+
+    assert said() == "bf16"
+    assert said(torch_dtype="float32") == "fp32"
+    assert (
+        said(quantization_config={"quant_method": "fp8"}) == "8 bits a weight (fp8) in attention, keys and values, dense MLPs; else 16 bits"
+    )
+    nothing = {"quant_method": "fp8", "modules_to_not_convert": ["self_attn", "mlp"]}
+    assert said(quantization_config=nothing) == "bf16"
+
+
 # -- layouts ----------------------------------------------------------------------------------------------------
 
 

@@ -85,7 +85,7 @@ class ScalePlan:
                 "parameters_by_part": asdict(shape.parts),
                 "matrix_parameters_per_token": shape.matrix_parameters,
                 "weight_bytes": self.weights.bytes_of(shape),
-                "weights": self.weights.said,
+                "weights": self.weights.words(shape),
                 "cache_bytes_per_token": 2 * shape.num_layers * shape.cache_size,
             },
             "gpus": {"count": fleet.count, **asdict(fleet.gpu)},

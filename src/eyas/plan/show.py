@@ -37,7 +37,7 @@ def _heading(plan: ScalePlan) -> list[str]:
     attention = "MLA latents" if shape.latent_size else f"keys and values of {shape.num_kv_heads} heads"
     return [
         f"{shape.name}: {count(shape.parameters)} parameters{active}; {shape.num_layers} layers of {shape.hidden_size}",
-        f"  weights {size(plan.weights.bytes_of(shape))}: {plan.weights.said}",
+        f"  weights {size(plan.weights.bytes_of(shape))}: {plan.weights.words(shape)}",
         f"  cache {size(2 * shape.num_layers * shape.cache_size)} a token: {attention}, bf16",
         f"{request.fleet.count} x {request.fleet.gpu.name}, {count(request.tokens)} tokens, texts of up to {request.length:,} tokens, "
         f"{request.num_taps} taps",

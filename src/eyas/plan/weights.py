@@ -18,32 +18,22 @@ _METHODS = "fp8, compressed-tensors, mxfp4, modelopt, awq, gptq, bitsandbytes"
 
 @dataclass(frozen=True)
 class Weights:
-    """Bits a parameter of each part. `said`: in words, for the table."""
+    """Bits a parameter of each part. `method`: of the quantisation, None if there is none."""
 
     bits: Mapping[str, float]
-    said: str
+    method: str | None = None
 
     def bytes_of(self, shape: Shape) -> float:
         return sum(getattr(shape.parts, part) * bits / 8 for part, bits in self.bits.items())
 
-
-def read_weights(config: Config, given_bits: int | None = None) -> Weights:
-    """What the config says, or `given_bits` for every matrix of the layers. Raises UserError for an unknown quantisation."""
-    full = 32 if _dtype(config) == "float32" else 16
-    parts = ("embedding", "head", *_QUANTISED, "small")
-    if given_bits is not None:
-        return Weights({part: given_bits if part in _QUANTISED else full for part in parts}, f"{given_bits} bits, as you said")
-    quantised = config.model.get("quantization_config") or config.whole.get("quantization_config")
-    if not quantised:
-        return Weights(dict.fromkeys(parts, float(full)), "fp32" if full == 32 else "bf16")
-    if not isinstance(quantised, Mapping):
-        raise UserError(f"{config.where}: quantization_config must be an object", got=type(quantised).__name__)
-    bits, skipped = _bits(quantised, config), _skipped(quantised)
-    changed = [part for part in _QUANTISED if not any(_matches(pattern, _module(part, config)) for pattern in skipped)]
-    if quantised.get("quant_method") == "mxfp4":
-        changed = ["experts"]
-    said = f"{bits:g} bits a weight ({quantised.get('quant_method')}) in {', '.join(_WORDS[part] for part in changed)}; else {full} bits"
-    return Weights({part: bits if part in changed else full for part in parts}, said)
+    def words(self, shape: Shape) -> str:
+        """For people: which of the parts that this model has are stored in how many bits."""
+        full = self.bits["small"]
+        changed = [part for part in _QUANTISED if self.bits[part] != full and getattr(shape.parts, part)]
+        if not changed:
+            return "fp32" if full == 32 else "bf16"
+        parts = ", ".join(_WORDS[part] for part in changed)
+        return f"{self.bits[changed[0]]:g} bits a weight ({self.method}) in {parts}; else {full:g} bits"
 
 
 _WORDS = {
@@ -54,6 +44,23 @@ _WORDS = {
     "shared": "shared experts",
     "experts": "routed experts",
 }
+
+
+def read_weights(config: Config, given_bits: int | None = None) -> Weights:
+    """What the config says, or `given_bits` for every matrix of the layers. Raises UserError for an unknown quantisation."""
+    full = 32.0 if _dtype(config) == "float32" else 16.0
+    plain = dict.fromkeys(("embedding", "head", *_QUANTISED, "small"), full)
+    if given_bits is not None:
+        return Weights(plain | dict.fromkeys(_QUANTISED, float(given_bits)), "as you said")
+    quantised = config.model.get("quantization_config") or config.whole.get("quantization_config")
+    if not quantised:
+        return Weights(plain)
+    if not isinstance(quantised, Mapping):
+        raise UserError(f"{config.where}: quantization_config must be an object", got=type(quantised).__name__)
+    bits, skipped, method = _bits(quantised, config), _skipped(quantised), str(quantised.get("quant_method"))
+    possible = ("experts",) if method == "mxfp4" else _QUANTISED
+    changed = [part for part in possible if not any(_matches(pattern, _module(part, config)) for pattern in skipped)]
+    return Weights(plain | dict.fromkeys(changed, bits), method)
 
 
 def _dtype(config: Config) -> str:
