@@ -9,11 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eyas.cli.options import DeviceOption, DtypeOption, JsonOption, TargetOption, TrustRemoteCode, emit
+from eyas.cli.options import (
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    RankTimeoutOption,
+    TargetOption,
+    TensorParallelOption,
+    TrustRemoteCode,
+    emit,
+)
 from eyas.errors import UserError
 
 if TYPE_CHECKING:
-    from eyas.engine.request import Output, Round
+    from eyas.engine.pair import ServingPair
+    from eyas.engine.request import Output, Round, SamplingParams
     from eyas.targets.target import Target
 
 
@@ -31,35 +41,48 @@ def command(
     top_k: Annotated[int, typer.Option("--top-k", help="Sample from the K most likely tokens; 0 is off.")] = 0,
     seed: Annotated[int, typer.Option(help="Start of the random numbers; without meaning at temperature 0.")] = 0,
     show_rounds: Annotated[bool, typer.Option("--show-rounds", help="Colour accepted draft tokens; brackets if NO_COLOR is set.")] = False,
+    tp: TensorParallelOption = 1,
+    rank_timeout: RankTimeoutOption = 600.0,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "bf16",
     trust_remote_code: TrustRemoteCode = False,
     as_json: JsonOption = False,
 ) -> None:
     """Stream an answer to stdout and a line of figures to stderr; with a draft the text is the same, only sooner."""
-    from eyas.engine.engine import Engine
     from eyas.engine.pair import load_pair
     from eyas.engine.request import SamplingParams
+    from eyas.targets.layout import local_device, start_layout
     from eyas.targets.loading import resolve_device, resolve_dtype
 
     params = SamplingParams(max_new_tokens, temperature, top_p, top_k, seed)
     text = _prompt(prompt, prompt_file)
     _check_text("--system", system or "")
-    pair = load_pair(target, draft, resolve_device(device), resolve_dtype(dtype), trust_remote_code)
-    for warning in pair.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-    prompt_ids = _encode(pair.target, text, system, raw)
-    printer = _Printer(pair.target, show_rounds and draft is not None, silent=as_json)
+    where = resolve_device(local_device(device))
+    with start_layout(tp, 1, "zig-zag", where, rank_timeout) as layout:
+        pair = load_pair(target, draft, where, resolve_dtype(dtype), trust_remote_code, layout)
+        if layout.writes:
+            for warning in pair.warnings:
+                print(f"warning: {warning}", file=sys.stderr)
+        printer = _Printer(pair.target, show_rounds and draft is not None, silent=as_json or not layout.writes)
+        output = _answer(pair, _encode(pair.target, text, system, raw), params, num_draft_tokens, printer)
+        if not layout.writes:
+            return
+    figures = _figures(output)
+    print(_summary(figures), file=sys.stderr)
+    if as_json:
+        emit({"text": printer.text, **figures, "tokens": list(output.tokens), "rounds": _rounds(output)}, as_json=True)
+
+
+def _answer(pair: ServingPair, prompt_ids: list[int], params: SamplingParams, num_draft_tokens: int, printer: _Printer) -> Output:
+    """Decode, showing every round as it comes."""
+    from eyas.engine.engine import Engine
+
     with Engine(pair.target, pair.draft, pair.taps, num_draft_tokens=num_draft_tokens) as engine:
         request = engine.add(prompt_ids, params)
         for round_ in engine.run(request):
             printer.show(round_)
         printer.end()
-        output = request.output()
-    figures = _figures(output)
-    print(_summary(figures), file=sys.stderr)
-    if as_json:
-        emit({"text": printer.text, **figures, "tokens": list(output.tokens), "rounds": _rounds(output)}, as_json=True)
+        return request.output()
 
 
 class _Printer:

@@ -13,6 +13,7 @@ from eyas.draft.model import Eagle3Draft
 from eyas.taps import Tap
 from eyas.targets.cpu_linear import can_pack, pack_linears
 from eyas.targets.describe import loaded_wiring, target_wiring
+from eyas.targets.layout import SINGLE, Layout
 from eyas.targets.loading import load_target
 from eyas.targets.target import Target
 from eyas.wiring import require_match
@@ -28,8 +29,15 @@ class ServingPair:
     warnings: tuple[str, ...]
 
 
-def load_pair(target: str, draft: Path | None, device: torch.device, dtype: torch.dtype, trust_remote_code: bool = False) -> ServingPair:
-    """Load a target, and a draft if there is one.
+def load_pair(
+    target: str,
+    draft: Path | None,
+    device: torch.device,
+    dtype: torch.dtype,
+    trust_remote_code: bool = False,
+    layout: Layout = SINGLE,
+) -> ServingPair:
+    """Load a target, and a draft if there is one; over several ranks the target is split, and the draft whole on each.
 
     The draft's wiring is compared with the target's config and tokenizer before weights are read, and the target's
     identity with the draft's trace as soon as it is loaded.
@@ -42,7 +50,7 @@ def load_pair(target: str, draft: Path | None, device: torch.device, dtype: torc
         wiring = read_wiring(draft)
         require_taps(wiring, draft)
         require_match(wiring, "the draft", target_wiring(target, trust_remote_code), "the target")
-    loaded = load_target(target, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+    loaded = load_target(target, device=device, dtype=dtype, trust_remote_code=trust_remote_code, layout=layout)
     return ServingPair(loaded, None, (), ()) if draft is None else attach_draft(loaded, draft)
 
 

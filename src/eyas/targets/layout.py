@@ -104,13 +104,16 @@ def start_layout(tp: int, cp: int, order: str, device: torch.device, timeout_sec
         timeout_seconds: after which a rank that waits for another gives up.
 
     Raises:
-        UserError: sizes below 1, an unknown order, another number of processes than tp · cp.
+        UserError: sizes below 1, an unknown order, another number of processes than tp · cp, a GPU that is another rank's; later
+            on, a rank that is gone.
     """
     _check(tp, cp, order, timeout_seconds)
     if tp * cp == 1:
         yield SINGLE
         return
     if device.type == "cuda":
+        if device.index != int(os.environ["LOCAL_RANK"]):
+            raise UserError("each rank takes the GPU of its own number", got=f"--device {device}", allowed="--device auto or cuda")
         torch.cuda.set_device(device)
     dist.init_process_group(_BACKENDS[device.type], timeout=timedelta(seconds=timeout_seconds))
     was_quiet, console.quiet = console.quiet, dist.get_rank() != 0
@@ -164,8 +167,8 @@ def _check(tp: int, cp: int, order: str, timeout_seconds: float) -> None:
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started != tp * cp:
         raise UserError(
-            f"--tp {tp} --cp {cp} needs {tp * cp} processes",
+            f"--tp times --cp must be the number of processes, and {tp} times {cp} is not",
             got=f"{started} started" + ("" if "WORLD_SIZE" in os.environ else " (not by torchrun)"),
             allowed=tp * cp,
-            remedy=f"torchrun --nproc-per-node {tp * cp} -m eyas.cli.main ...; see docs/parallel.md",
+            remedy=f"start {tp * cp} by torchrun --nproc-per-node (docs/parallel.md), or choose --tp and --cp for {started}",
         )

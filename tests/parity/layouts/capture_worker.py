@@ -1,0 +1,59 @@
+"""Run by torchrun: a capture in small shards, of which one rank may fail at a given shard.
+
+PYTHONPATH=src:tests/parity torchrun --nproc-per-node 2 tests/parity/layouts/capture_worker.py REQUEST.json
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eyas.capture.corpus import read_corpus
+from eyas.capture.job import CaptureReport, CaptureSettings
+from eyas.capture.parallel.writer import SharedWriter
+from eyas.capture.runner import capture_to_dump
+from eyas.taps import parse_taps
+from eyas.targets.layout import start_layout
+from eyas.targets.loading import load_target
+from eyas.targets.target import Target
+
+ON_PURPOSE = "this rank fails on purpose"
+
+
+def capture(target: Target, prepared: str, out: str) -> CaptureReport:
+    settings = CaptureSettings(taps=parse_taps("embed,layer:0,layer:1"), max_batch_tokens=256, shard_bytes=1 << 16)
+    return capture_to_dump(target, read_corpus(Path(prepared), ""), settings, Path(out))
+
+
+def fail(how: str) -> None:
+    if how == "raise":
+        raise RuntimeError(ON_PURPOSE)
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(1000)
+
+
+def main(request: dict[str, Any]) -> None:
+    torch.set_num_threads(1)
+    write_shard = SharedWriter.write_shard
+    with start_layout(request["tp"], request["cp"], "zig-zag", torch.device("cpu"), request["timeout"]) as layout:
+
+        def failing(writer: SharedWriter, *args: Any) -> None:
+            if layout.rank == 1 and writer.next_shard == request["at_shard"]:
+                fail(request["how"])
+            write_shard(writer, *args)
+
+        SharedWriter.write_shard = failing  # type: ignore[method-assign]
+        target = load_target(request["target"], device=torch.device("cpu"), dtype=torch.float32, layout=layout)
+        capture(target, request["prepared"], request["out"])
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()))
