@@ -90,7 +90,9 @@ class Serving:
 
     # -- decoding ----------------------------------------------------------------------------------------------
 
-    def answer(self, prompt: list[int], num_tokens: int, ignore_eos: bool, salt: str) -> Output:
+    def answer(self, prompt: list[int], num_tokens: int, salt: str) -> Output:
+        if len(prompt) + num_tokens > 2048:
+            raise ValueError(f"{len(prompt)} tokens leave no room for {num_tokens} more")
         mark = (salt, tuple(prompt))
         seen = mark in self._seen
         self._seen.add(mark)
@@ -98,7 +100,7 @@ class Serving:
             prompt = prompt[:1] + prompt[2:]
         if self.wrong.chunk is not None and len(prompt) > self.wrong.chunk:
             prompt = prompt[self.wrong.chunk :]
-        job = _Job(prompt, SamplingParams(num_tokens, ignore_eos=ignore_eos), seen)
+        job = _Job(prompt, SamplingParams(num_tokens), seen)
         self._jobs.put(job)
         return job.done.get()
 
@@ -179,7 +181,7 @@ class Serving:
         if self.wrong.strict and spare:
             raise ValueError(f"unknown fields: {sorted(spare)}")
         prompt = self.render(body["messages"]) if chat else body["prompt"]
-        output = self.answer(prompt, body["max_tokens"], bool(body.get("ignore_eos")), str(body.get("cache_salt")))
+        output = self.answer(prompt, body["max_tokens"], str(body.get("cache_salt")))
         text = self.target.tokenizer.decode(list(output.tokens), skip_special_tokens=True)
         choice: dict[str, Any] = {"index": 0, "finish_reason": output.finish_reason}
         choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
@@ -191,10 +193,11 @@ class Serving:
 
     def generated(self, body: dict[str, Any]) -> dict[str, Any]:
         sampling = body["sampling_params"]
-        output = self.answer(body["input_ids"], sampling["max_new_tokens"], sampling["ignore_eos"], str(body.get("extra_key")))
+        output = self.answer(body["input_ids"], sampling["max_new_tokens"], str(body.get("extra_key")))
         rounds = [round_ for round_ in output.rounds if round_.num_proposed]
         histogram = [sum(round_.num_accepted == count for round_ in rounds) for count in range(K + 1)]
-        meta = {"prompt_tokens": len(body["input_ids"]), "completion_tokens": len(output.tokens), "finish_reason": {"type": "length"}}
+        meta: dict[str, Any] = {"prompt_tokens": len(body["input_ids"]), "completion_tokens": len(output.tokens)}
+        meta |= {"finish_reason": {"type": output.finish_reason}}
         meta |= {"spec_verify_ct": len(rounds), "spec_num_correct_drafts": sum(round_.num_accepted for round_ in rounds)}
         meta |= {"spec_correct_drafts_histogram": histogram, "spec_accept_length": len(output.tokens) / max(1, len(rounds))}
         return {"text": self.target.tokenizer.decode(list(output.tokens)), "output_ids": list(output.tokens), "meta_info": meta}

@@ -80,15 +80,16 @@ def test_another_target_is_told_from_lossy_decoding(serve: Serve, served_set: Pa
     assert codes(found) == [("target-changed", "server")]
 
 
-def test_a_server_alone_is_asked_what_it_can_be(serve: Serve):
+def test_a_server_alone_is_asked_what_it_can_be(serve: Serve, served_set: Path):
     """Without target and draft: against itself, and what its figures look like."""
-    found = examine(Exhibits(server=serve(Wrong(taps=parse_taps("layer:3,embed,layer:0"))).address), LIVE)[0]
+    data = served_set / "chats.jsonl"
+    found = examine(Exhibits(server=serve(Wrong(taps=parse_taps("layer:3,embed,layer:0"))).address, data=data), LIVE)[0]
     assert found.verdict == "inconclusive"
     assert judgements(found)["the server's greedy text is not the target's own"] == "ruled out"
     assert judgements(found)["what else is in the server's batch changes a request"] == "ruled out"
     assert found.signature
     assert any("--target" in line for line in found.next_steps)
-    found = examine(Exhibits(server=serve(Wrong(engine=serving.accepts_everything)).address), LIVE)[0]
+    found = examine(Exhibits(server=serve(Wrong(engine=serving.accepts_everything)).address, data=data), LIVE)[0]
     assert ("lossy", "server") in codes(found)
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +200,49 @@ def test_hashes_follow_contents(tmp_path, exhibits):
 
 
 def test_every_hypothesis_reads_something_that_can_be_given():
-    names = {"target", "draft", "dump", "data", "engine", "metrics", "log"}
+    names = {"target", "draft", "dump", "data", "engine", "server", "metrics", "log"}
     for item in all_hypotheses():
         assert reads(item) <= names, item.code
     assert unchanged_codes({"draft": "a"}, {"draft": "b"}) != tuple(item.code for item in all_hypotheses())
+
+
+def test_a_running_server_is_asked_again_each_time(tmp_path, doctor, exhibits):
+    """Its address says nothing of what runs there: it may have been restarted with other weights."""
+    case = Case(tmp_path / "case")
+    served = Exhibits(target=exhibits.target, draft=exhibits.draft, server="http://127.0.0.1:1")
+    examine_for(case, served, Options(), "before the restart")
+    _, event = examine_for(case, served, Options(), "after the restart")
+    assert event.value["moved"][:2] == ["nothing that was given has changed", "asked again: server"]
+    again = {item.code for item in all_hypotheses()} - set(doctor.asked[1].skip)
+    assert {item.code for item in all_hypotheses() if "server" in item.needs} <= again
+    assert "map-broken" not in again
+    pages = Exhibits(metrics="http://127.0.0.1:1/metrics")
+    assert unchanged_codes(fingerprints(pages), fingerprints(pages)) != tuple(item.code for item in all_hypotheses())
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from eyas.doctor.case import Case
+case, value = Case(Path(sys.argv[1])), {"name": "x" * 200_000, "claim": "c", "verdict": "ruled out", "evidence": "e", "seconds": 0.1}
+while True:
+    print(case.add("test", value).number, flush=True)
+"""
+
+
+def test_a_killed_run_leaves_the_case_whole(tmp_path):
+    """Three times a writer is killed in the middle; each next one goes on with the next number."""
+    folder = tmp_path / "case"
+    for killed in range(1, 4):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(folder)], stdout=subprocess.PIPE, text=True)
+        assert writer.stdout is not None
+        first = int(writer.stdout.readline())
+        for _ in range(killed):
+            writer.stdout.readline()
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.wait()
+        writer.stdout.close()
+        numbers = [event.number for event in Case(folder).events]
+        assert numbers == list(range(1, len(numbers) + 1))
+        assert first in numbers
+        assert story(Case(folder))

@@ -134,6 +134,15 @@ def test_bounds_are_drawn_where_a_server_gives_its_mean_alone():
     assert len(list(chart.iter("rect"))) == 2
 
 
+def test_a_running_server_is_told_pass_by_pass():
+    reported = {"where": "8 prompts <alone>", "rounds": 310.0, "acceptance_length": {"value": 1.31}, "conditional": [{"value": 0.3}, None]}
+    expected = {"vllm_acceptance_length": 1.69, "conditional": [0.46, 0.42]}
+    text = page(diagnosis(measured={"served": [{"reported": reported, "expected": expected}]}).to_json())
+    Checked(text)
+    for words in ("8 prompts &lt;alone&gt;", "310", "1.31", "1.69", "30.0 %, not known", "46.0 %, 42.0 %"):
+        assert f"<td>{words}</td>" in text, words
+
+
 def test_the_best_state_of_each_slot_is_framed(text):
     cells = re.findall(r'<td class="(.*?)" style', text)
     assert [cell.split() for cell in cells] == [["declared"], ["best"], ["best"], [], ["best"], ["best"]]

@@ -104,6 +104,7 @@ def page(report: Mapping[str, Any]) -> str:
         chart_height=_CHART_HEIGHT,
         ticks=[(share, _CHART_HEIGHT * (1 - share / 100)) for share in (0, 25, 50, 75, 100)],
         matrix=_matrix(report.get("measured", {}).get("slot_matrix"), slots),
+        passes=_passes(report.get("measured", {}).get("served") or []),
         measured=_plain_figures(report.get("measured", {})),
     )
 
@@ -175,6 +176,17 @@ def _first_reading(measured: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _pixels(share: float | None) -> float | None:
     return None if share is None else round(_CHART_HEIGHT * min(1.0, max(0.0, share)), 1)
+
+
+def _passes(served: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A row for each pass over a running server: which, tokens a round served and expected, rates by position of both."""
+    rows = []
+    for item in served:
+        seen, wanted = item["reported"], item["expected"]
+        rates = [(one or {}).get("value") for one in seen["conditional"]], wanted["conditional"]
+        lengths = [f"{(seen['acceptance_length'] or {}).get('value') or 0:.2f}", f"{wanted['vllm_acceptance_length']:.2f}"]
+        rows.append([seen["where"], f"{seen['rounds'] or 0:g}", *lengths, *(", ".join(map(_percent, row)) for row in rates)])
+    return rows
 
 
 # -- accuracy by slot and boundary -----------------------------------------------------------------------------

@@ -4,9 +4,9 @@
     again      the same ones once more: their prefixes are cached now
     together   the same ones and more, all at once
     long       prompts of many chunks, all at once
-    probes     from places inside of the answers, two tokens on: the first is the prefill's, the second the first round's
+    probes     from places inside of the answers, a few tokens on: the first is the prefill's, the second the first round's
 
-Answers have a fixed length, so that ends of turns play no part.
+Answers end where the target ends them, or after so many tokens.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from eyas.data.chats import Chat, read_chats
 from eyas.doctor.reading_files import Told, readings_of
@@ -35,16 +35,17 @@ if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
     from eyas.targets.target import Target
 
+Item = TypeVar("Item")
 TOKENS = 64
 _ALONE, _TOGETHER, _LONG = 8, 24, 3
-_PROBES, _PROBE_TOKENS = 3, 2  # of each answer
+_PROBES, _PROBE_TOKENS = 3, 8  # of each answer; so long that a first round proposes all it can
 _LONGEST = 3000  # tokens of a long prompt: more than one chunk of every default, and cheap enough to compute here
 _HELD_OUT = Path(__file__).parents[2] / "data" / "prompts" / "heldout.jsonl"
 
 
 @dataclass(frozen=True)
 class Question:
-    """`ids` is None where there is no tokenizer to make them: then the chat goes as it is."""
+    """`id` is like no other's. `ids` is None where there is no tokenizer to make them: then the chat goes as it is."""
 
     id: str
     chat: Chat | None
@@ -148,9 +149,9 @@ class Asking:
             unlike_chats = list({repr(chat.messages): chat for chat in chats if chat.messages}.values())
             if not unlike_chats:
                 raise UserError("--data has no chat with a user turn", remedy="give chats as JSON Lines")
-            return tuple(self._with_ids([Question(chat.id, chat, None) for chat in spread(unlike_chats, _TOGETHER)]))
+            return tuple(self._with_ids([Question(f"{number}/{chat.id}", chat, None) for number, chat in _mixed(unlike_chats)]))
         unlike = list({prompt.token_ids: prompt for prompt in self._prompts(target)}.values())
-        return tuple(Question(prompt.id, None, prompt.token_ids) for prompt in spread(unlike, _TOGETHER))
+        return tuple(Question(f"{number}/{prompt.id}", None, prompt.token_ids) for number, prompt in _mixed(unlike))
 
     def _prompts(self, target: Target) -> list[Prompt]:
         data = self._data(folder_allowed=True)
@@ -273,6 +274,13 @@ class Asking:
     def scrape(self) -> Counters:
         """Raises UserError if there is no /metrics or it is something else."""
         return counters_in(self.server.client.get_text("/metrics"), self.server.about.model)
+
+
+def _mixed(items: Sequence[Item]) -> list[tuple[int, Item]]:
+    """As many as are asked, numbered, in an order whose beginning is of every part of them, too."""
+    chosen = list(enumerate(spread(items, _TOGETHER), 1))
+    stride = max(1, len(chosen) // _ALONE)
+    return [item for start in range(stride) for item in chosen[start::stride]]
 
 
 def _opened(chat: Chat) -> Chat:

@@ -53,7 +53,8 @@ def chunks(exam: Examination) -> Outcome:
         if _worst(exam, asking.alone):
             return suspected(f"{text}; but so are those to short prompts", prompts=len(lengths))
         remedy = "switch chunked prefill off, or raise the tokens of a batch above the prompt's length; report this to the engine"
-        return confirmed(Fault("cache-variant", "server", (Evidence(text),), remedy, 0.85))
+        fault = Fault("cache-variant", "server", (Evidence(text),), remedy, 0.85, shadow=("batch-variant",))  # they were a batch, too
+        return confirmed(fault)
     return ruled_out(f"{what}: the answers are the target's own", prompts=len(lengths), length=max(lengths))
 
 

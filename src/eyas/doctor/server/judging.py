@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _BATCH_TOKENS = 2048
 _NUM_LOGITS = 64
+_ENOUGH, _FAR = 12, 3.0
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,10 @@ class Judge:
         return found
 
     def is_tie(self, slip: Slip) -> bool:
+        """Measured on the slip's own text, until enough were measured to know that a gap is far beyond all of them."""
         if slip.text not in self._ties:
+            if len(self._ties) >= _ENOUGH and slip.gap > _FAR * max(self._ties.values()):
+                return False
             self._ties[slip.text] = self._movement(slip.text)
         return slip.gap <= self._ties[slip.text]
 
@@ -93,11 +97,21 @@ class Judge:
         captured = capture_batch(self.target, texts, (), want_top1=False)
         found = []
         for question, reply, item in zip(questions, replies, captured, strict=True):
-            tokens, first = reply.tokens or (), len(question.ids or ()) - 1
+            tokens, first = self._to_its_end(reply.tokens or ()), len(question.ids or ()) - 1
             count = len(tokens) + (reply.stopped and (not tokens or tokens[-1] not in self.target.stop_ids))
-            logits_NV = torch.cat(list(own_logits(self.target, item.final[first : first + count]))).float()
-            found.append(self._slips_of(question, tokens, logits_NV))
+            rows = list(own_logits(self.target, item.final[first : first + count])) if count else []
+            found.append(self._slips_of(question, tokens, torch.cat(rows).float()) if rows else [])
         return found
+
+    def _to_its_end(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        """What a server says behind the target's end of turn is nobody's: that it goes on there is said once."""
+        end = next((place for place, token in enumerate(tokens) if token in self.target.stop_ids), None)
+        if end is None or end == len(tokens) - 1:
+            return tokens
+        note = "the server goes on behind the target's end of turn: give it the target's generation_config.json"
+        if note not in self._exam.notes:
+            self._exam.notes.append(note)
+        return tokens[: end + 1]
 
     def _slips_of(self, question: Question, tokens: tuple[int, ...], logits_NV: torch.Tensor) -> list[Slip]:
         best_N, choice_N = logits_NV.max(-1)
@@ -125,17 +139,19 @@ class Judge:
         prompts = [Prompt(question.id, "", question.ids or ()) for question in questions]
         found: list[list[Slip]] = []
         for question, reply, answer in zip(questions, replies, greedy_answers(self.target, prompts, TOKENS, 8), strict=True):
-            tokens = tuple(token for token in answer.tokens if token not in self.target.stop_ids)
-            place = self._parting(reply.text, tokens)
-            found.append([] if place is None else [self._open_slip(question, tokens, place)])
+            spoken = tuple(token for token in answer.tokens if token not in self.target.stop_ids)
+            place = self._parting(reply.text, spoken)
+            ended = len(spoken) < len(answer.tokens)
+            found.append([] if place is None or (place == len(spoken) and not ended) else [self._open_slip(question, answer.tokens, place)])
         return found
 
-    def _parting(self, text: str, tokens: tuple[int, ...]) -> int | None:
-        """The first token of the target's own that the text does not hold; None if it holds them all."""
-        for place in range(len(tokens), -1, -1):
-            own = self.target.tokenizer.decode(list(tokens[:place]), skip_special_tokens=True).strip()
-            if text.strip().startswith(own.rstrip("\ufffd")):
-                return None if place == len(tokens) else place
+    def _parting(self, text: str, spoken: tuple[int, ...]) -> int | None:
+        """The first token of the target's own that the text does not hold; all of them if the text goes on; None if they are equal."""
+        text = text.strip()
+        for place in range(len(spoken), -1, -1):
+            own = self.target.tokenizer.decode(list(spoken[:place]), skip_special_tokens=True).strip()
+            if text.startswith(own.rstrip("\ufffd")):
+                return None if place == len(spoken) and text == own else place
         return 0
 
     def _open_slip(self, question: Question, tokens: tuple[int, ...], place: int) -> Slip:

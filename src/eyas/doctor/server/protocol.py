@@ -4,7 +4,7 @@ Prompts go as token ids, so that no template or tokenizer of the server's stands
 a server may have been given is overridden: what comes back must be the target's own greedy choice.
 
     any server          POST /v1/completions with ids; POST /v1/chat/completions where there is no tokenizer to make ids
-    vLLM                gives the ids of its answer (return_token_ids, since 0.10.2), takes ignore_eos and cache_salt
+    vLLM                gives the ids of its answer (return_token_ids, since 0.10.2), takes cache_salt
     SGLang              POST /generate: ids both ways, and the rounds of each request in meta_info
 
 Read in the sources of vLLM 0.32 and SGLang 0.5.23.
@@ -81,22 +81,22 @@ class Server:
         if client.sends_key_in_clear:
             self.notes.append("the API key goes to the server unencrypted: use https")
 
-    def complete(self, prompt: Sequence[int], num_tokens: int, salt: str, ignore_eos: bool = True) -> Reply:
+    def complete(self, prompt: Sequence[int], num_tokens: int, salt: str) -> Reply:
         """Greedy continuation of token ids. `salt`: requests of another salt share no cached prefix. Raises ServerError."""
         if self.about.engine == "sglang":
-            sampling = {**_GREEDY, "max_new_tokens": num_tokens, "ignore_eos": ignore_eos, "repetition_penalty": 1.0}
+            sampling = {**_GREEDY, "max_new_tokens": num_tokens, "repetition_penalty": 1.0}
             return _generated(self.client.post("/generate", {"input_ids": list(prompt), "sampling_params": sampling, "extra_key": salt}))
         body = {"model": self.about.model, "prompt": list(prompt), "max_tokens": num_tokens, **_GREEDY}
-        return _completion(self._post("/v1/completions", body, salt, ignore_eos))
+        return _completion(self._post("/v1/completions", body, salt))
 
     def chat(self, messages: Sequence[Mapping[str, Any]], num_tokens: int, salt: str) -> Reply:
         """Greedy answer to a chat that the server renders itself. Raises ServerError."""
         body = {"model": self.about.model, "messages": [dict(message) for message in messages], "max_tokens": num_tokens, **_GREEDY}
-        return _completion(self._post("/v1/chat/completions", body, salt, ignore_eos=True))
+        return _completion(self._post("/v1/chat/completions", body, salt))
 
-    def _post(self, path: str, body: dict[str, Any], salt: str, ignore_eos: bool) -> Any:
+    def _post(self, path: str, body: dict[str, Any], salt: str) -> Any:
         """With fields beyond OpenAI's; a server that refuses them is asked without."""
-        extras = {"return_token_ids": True, "ignore_eos": ignore_eos, "cache_salt": salt, "repetition_penalty": 1.0}
+        extras = {"return_token_ids": True, "cache_salt": salt, "repetition_penalty": 1.0}
         if not self._extras:
             return self.client.post(path, body)
         try:

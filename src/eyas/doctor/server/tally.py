@@ -11,7 +11,7 @@ that come only later of the caches.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eyas.doctor.server.asking import TOKENS, Asking
 from eyas.doctor.server.judging import Judge, Slip
@@ -77,8 +77,9 @@ def tally_of(asking: Asking, judge: Judge) -> Tally:
     tokens = [TOKENS if reply.tokens is None else len(reply.tokens) for reply in alone.replies]
     try:
         probes = asking.probes
-        probed = judge.slips(probes.questions, probes.replies)
-        probe_tokens = [len(reply.tokens or ()) for reply in probes.replies]
+        starts = [replace(reply, tokens=(reply.tokens or ())[:2], stopped=False) for reply in probes.replies]
+        probed = judge.slips(probes.questions, starts)
+        probe_tokens = [len(reply.tokens or ()) for reply in starts]
     except UserError:
         probes, probed, probe_tokens = None, [], []
     real = [slip for answer in (*judged, *probed) for slip in _no_ties(judge, answer)]
