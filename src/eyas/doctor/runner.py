@@ -14,6 +14,8 @@ from eyas.doctor.examination import Examination
 from eyas.doctor.exhibits import Exhibits, Options
 from eyas.doctor.hypothesis import DEPTHS, Diagnosis, Evidence, Fault, Finding, Hypothesis, Outcome, Tested, untestable
 from eyas.doctor.signatures import boosts, suspicions
+from eyas.doctor.joint import joined
+from eyas.doctor.next_steps import next_steps
 from eyas.doctor.verdict import summary_of, verdict_of
 from eyas.errors import UserError
 from eyas.progress import console
@@ -55,6 +57,7 @@ def examine(exhibits: Exhibits, options: Options) -> tuple[Diagnosis, Examinatio
         notes=tuple(exam.notes),
         exhibits=exam.exhibits.to_json(),
         seconds=time.perf_counter() - started,
+        next_steps=next_steps(exam.exhibits, verdict, findings),
     )
     return diagnosis, exam
 
