@@ -28,7 +28,11 @@ from eyas.targets.tiny_text import tiny_chats
 
 TAPS = parse_taps("embed,layer:0,layer:2")
 MAX_NEW_TOKENS = 20
-FAMILIES = ("llama", "qwen3", "deepseek_v3", "deepseek_v32", "kimi_k25")
+CASES = (
+    *(f"{family}-{kind}" for family in ("llama", "qwen3", "deepseek_v3") for kind in ("random", "trained")),
+    "deepseek_v32-random",  # taught ones of these two decode in test_made.py
+    "kimi_k25-random",
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Case:
     answers: list[list[int]]
 
 
-@pytest.fixture(scope="module", params=[f"{family}-{kind}" for family in FAMILIES for kind in ("random", "trained")])
+@pytest.fixture(scope="module", params=CASES)
 def case(request, tiny_targets, shared_folder) -> Case:
     family, kind = request.param.split("-")
     folder = tiny_targets(family) if kind == "random" else briefly_trained(family, shared_folder)
@@ -223,7 +227,7 @@ def test_a_draft_that_has_learnt_the_answers(case):
 
 
 def test_over_two_hundred_prompts_are_compared(case):
-    assert len(case.prompts) * 2 * len(FAMILIES) >= 200
+    assert len(case.prompts) * len(CASES) >= 200
     assert min(map(len, case.prompts)) == 1
 
 

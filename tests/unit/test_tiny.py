@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from eyas.errors import UserError
 from eyas.targets.generate import BatchSettings, generate_batch
@@ -33,11 +34,37 @@ def test_parts_of_every_family_are_found_and_the_head_gives_the_models_logits(ti
     assert target.stop_ids == (target.tokenizer.eos_token_id,)
 
 
+@pytest.mark.parametrize("family", TINY_FAMILIES)
+def test_every_family_runs_in_bf16(tiny_targets, family):
+    """With weights laid out for oneDNN; some models ask a weight for its dtype, and keep some in fp32."""
+    target = load_target(str(tiny_targets(family)), device=CPU, dtype=torch.bfloat16)
+    exact = _load(tiny_targets(family))
+    ids_BT = torch.randint(4, target.vocab_size, (2, 40), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        got_BTH, expected_BTH = (one.backbone(input_ids=ids_BT).last_hidden_state.float() for one in (target, exact))
+    error_BT = (got_BTH - expected_BTH).norm(dim=-1) / expected_BTH.norm(dim=-1)
+    assert error_BT.median() < 0.1
+
+
 def test_deepseek_has_mla_and_a_dense_layer_before_its_experts(tiny_targets):
     target = _load(tiny_targets("deepseek_v3"))
     assert hasattr(target.layers[0].self_attn, "kv_a_proj_with_mqa")
     assert not hasattr(target.layers[0].mlp, "experts")
     assert all(hasattr(layer.mlp, "experts") for layer in target.layers[1:])
+
+
+def test_kimi_loads_in_the_layout_in_which_it_is_published(tiny_targets, tmp_path):
+    """One tensor an expert, the text model first in the names, and its layers called layers: transformers 5.24 writes blocks."""
+    target = _load(tiny_targets("kimi_k25"))
+    target.model.save_pretrained(tmp_path, save_original_format=True)
+    target.tokenizer.save_pretrained(tmp_path)
+    written = load_file(tmp_path / "model.safetensors")
+    published = {name.replace("language_model.model.blocks.", "language_model.model.layers."): value for name, value in written.items()}
+    assert {"language_model.lm_head.weight", "language_model.model.layers.1.mlp.experts.3.up_proj.weight"} <= set(published)
+    save_file(published, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    ids_BT = torch.arange(4, 44)[None]
+    with torch.no_grad():
+        assert torch.equal(_load(tmp_path).model(ids_BT).logits, target.model(ids_BT).logits)
 
 
 def test_equal_seeds_give_equal_files_and_other_seeds_do_not(tmp_path):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig
+
+from eyas.files import read_json, write_json
 
 # Kimi's kind of RoPE. YaRN also scales the scores of its attention, which a draft with an MLA head must do alike.
 KIMI_ROPE: dict[str, Any] = {
@@ -44,3 +47,9 @@ def kimi_config(text: Mapping[str, Any], no_token: int) -> Any:
         tie_word_embeddings=text.get("tie_word_embeddings", False),
         **places,
     )
+
+
+def name_as_published(folder: Path) -> None:
+    """Name the architecture in a saved config.json as Kimi's own does, which is what engines know; transformers' class has another name."""
+    path = folder / "config.json"
+    write_json(path, {**read_json(path, "the config just saved"), "architectures": ["KimiK25ForConditionalGeneration"]})

@@ -95,7 +95,9 @@ def _own_config(target: str) -> Any:
     """What transformers itself makes of config.json."""
     written, _ = PreTrainedConfig.get_config_dict(target)
     known_as = _OTHER_NAMES.get(str(written.get("model_type")))
-    return AutoConfig.from_pretrained(target) if known_as is None else CONFIG_MAPPING[known_as].from_pretrained(target)
+    if known_as is None:
+        return AutoConfig.from_pretrained(target)
+    return CONFIG_MAPPING[known_as].from_dict({**written, "model_type": known_as})
 
 
 def _check_hub(target: str) -> None:

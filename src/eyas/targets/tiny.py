@@ -17,7 +17,7 @@ from transformers import AutoConfig, GenerationConfig
 
 from eyas.errors import UserError
 from eyas.files import atomic_folder
-from eyas.targets.kimi import KIMI_ROPE, kimi_config
+from eyas.targets.kimi import KIMI_ROPE, kimi_config, name_as_published
 from eyas.targets.loading import auto_class
 from eyas.targets.small_tokenizer import CHAT_TEMPLATE, learn_tokenizer, small_tokenizer
 from eyas.targets.teach import Teaching, encode_chats, teach
@@ -112,6 +112,8 @@ def save_target(model: Any, tokenizer: Any, folder: Path, *, published_layout: b
     """
     model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
     model.save_pretrained(folder, save_original_format=published_layout)
+    if model.config.model_type == "kimi_k25":
+        name_as_published(folder)
     tokenizer.save_pretrained(folder)
 
 
