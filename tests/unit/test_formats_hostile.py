@@ -7,6 +7,8 @@ import os
 import pickle
 import shutil
 import struct
+import zipfile
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -112,16 +114,25 @@ def test_code_in_a_pickle_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not (tmp_path / "mark").exists()
 
 
+class Swollen:
+    """Unpickled as a tensor that is larger than the storage that it is made of."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        storage = torch.storage.TypedStorage(wrap_storage=torch.zeros(4).untyped_storage(), dtype=torch.float32, _internal=True)
+        return torch._utils._rebuild_tensor_v2, (storage, 0, (1 << 20,), (1,), False, OrderedDict())
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
         ({"fc.weight": torch.zeros(1).expand(10**12)}, "claims more numbers than the file holds"),
+        ({"fc.weight": Swollen()}, "not resizable|claims more numbers than the file holds"),
         ({"fc.weight": "a text"}, "is not a plain tensor"),
         ({3: torch.zeros(1)}, "is not a plain tensor"),
         ({"fc.weight": torch.zeros(2, 2).to_sparse()}, "is not a plain tensor|cannot be read"),
         ([torch.zeros(1)], "no table of tensors"),
     ],
-    ids=["zip bomb", "text", "number as key", "sparse", "list"],
+    ids=["one number for many", "larger than its storage", "text", "number as key", "sparse", "list"],
 )
 def test_a_pickle_of_other_things(tmp_path: Path, value: object, message: str) -> None:
     folder = Path(shutil.copytree(GOLDEN / "eagle", tmp_path / "copy"))
@@ -129,7 +140,33 @@ def test_a_pickle_of_other_things(tmp_path: Path, value: object, message: str) -
     refused(folder, message, taps=TAPS)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000, '{"hidden_size": ' + "9" * 5000 + "}", "\x00"])
+def test_an_archive_that_grows_when_it_is_opened(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(GOLDEN / "eagle", tmp_path / "copy"))
+    with zipfile.ZipFile(folder / "pytorch_model.bin", "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data/99", b"\0" * (4 << 20))
+    refused(folder, r"pytorch_model\.bin claims to hold more than it is long", taps=TAPS)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "link to itself"])
+def test_something_else_in_the_place_of_a_file(copy: Path, name: str, kind: str) -> None:
+    (copy / name).unlink()
+    if kind == "pipe":
+        os.mkfifo(copy / name)
+    elif kind == "folder":
+        (copy / name).mkdir()
+    else:
+        (copy / name).symlink_to("/dev/zero" if kind == "device" else name)
+    refused(copy, str(name).replace(".", r"\.") + "|no weights that can be told")
+
+
+def test_a_key_that_is_there_twice(copy: Path) -> None:
+    path = copy / "config.json"
+    path.write_text(path.read_text().replace("{", '{"hidden_size": 8,', 1))
+    refused(copy, r"config\.json[\s\S]*given twice: hidden_size")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"a": "\\ud800"}', "[" * 100_000, '{"hidden_size": ' + "9" * 5000 + "}", "\x00"])
 def test_a_config_that_is_none(copy: Path, text: str) -> None:
     (copy / "config.json").write_text(text)
     refused(copy, r"config\.json")
