@@ -10,6 +10,7 @@ from eyas.doctor.catalog import CATALOG
 from eyas.doctor.examination import Examination
 from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, ruled_out, untestable
 from eyas.doctor.opening.draft import DraftFiles
+from eyas.doctor.opening.headers import read_header
 from eyas.doctor.opening.plain import whole
 from eyas.errors import UserError
 from eyas.wiring import WIRING_HASH, Difference, Wiring
@@ -46,6 +47,10 @@ def written_with(draft: DraftFiles) -> Outcome:
             "files-mixed", "draft", (Evidence(f"the wiring cannot be read: {wiring}"),), _COPY, 0.6, shadow=(*_EDITS, "config-broken")
         )
         return confirmed(fault)
+    trace = next((draft.folder / name for name in ("trace.safetensors", "eyas_trace.dat") if (draft.folder / name).is_file()), None)
+    problem = read_header(trace)[2] if trace is not None else None
+    if problem is not None:
+        return confirmed(Fault("files-mixed", "draft", (Evidence(f"the draft's trace: {problem}"),), _COPY, 0.6))
     written = draft.weights.metadata.get(WIRING_HASH)
     if written is None:
         return untestable("the weights carry no hash of a wiring")
@@ -104,6 +109,8 @@ def compare_wirings(exam: Examination) -> Outcome:
     if isinstance(left, str) or isinstance(right, str):
         return untestable(str(left if isinstance(left, str) else right))
     differences = [item for item in left.diff(right) if item.field_class == "must match" or item.field == "chat_template_hash"]
+    if set(left.taps) < set(right.taps):  # more states than the draft reads take disk, and no more
+        differences = [item for item in differences if item.field != "taps"]
     faults = [_difference(item) for item in differences]
     return confirmed(*faults) if faults else ruled_out("the dump's wiring is the draft's, in every field that both state")
 

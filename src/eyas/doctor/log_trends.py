@@ -1,4 +1,4 @@
-"""With what acceptance falls in a server's log: with time, with requests at once, with the length of texts, with hits of the prefix cache.
+"""With what acceptance falls in a server's log: with requests at once, the length of texts, hits of the prefix cache; or after an update.
 
 SGLang writes all of it in one line; vLLM writes its load in a line of its own, just before the line on acceptance:
 
@@ -70,6 +70,31 @@ def lines_of(text: str) -> list[Line]:
     return [line for line in found if line.length >= 1.0]
 
 
+_UPDATE = re.compile(
+    r"update_weights|weights? (?:was |were |ha(?:s|ve) been )?updated|updat(?:ed|ing) (?:the )?weights|wake_up|resume_memory_occupation",
+    re.IGNORECASE,
+)
+
+
+def after_update(text: str) -> tuple[str, Fall] | None:
+    """The line on an update of weights behind which acceptance falls the furthest, and the fall; None if it falls behind none."""
+    found: list[tuple[str, Fall]] = []
+    lengths: list[float] = []
+    events: list[tuple[int, str]] = []
+    for line in text.splitlines():
+        length = _LENGTH.search(line)
+        if length is not None and float(length[1]) >= 1.0:
+            lengths.append(float(length[1]))
+        elif _UPDATE.search(line):
+            events.append((len(lengths), line.strip()[:120]))
+    for place, line in events:
+        points = [(0.0, length) for length in lengths[:place]] + [(1.0, length) for length in lengths[place:]]
+        fall = _fall("updates of the weights", points)
+        if fall is not None:
+            found.append((line, fall))
+    return max(found, key=lambda item: item[1].before - item[1].after, default=None)
+
+
 _AXES: dict[str, tuple[str, Callable[[Line], float | None]]] = {
     "batch-variant": ("a number of requests", lambda line: line.running),
     "rope-range": ("a mean number of tokens a request", lambda line: line.context),
@@ -91,9 +116,8 @@ def _fall(axis: str, points: Sequence[tuple[float, float]]) -> Fall | None:
     values = sorted(value for value, _ in points)
     if len(values) < 2 * _FEWEST or values[0] == values[-1]:
         return None
-    middle = values[len(values) // 2]
-    low = [point for point in points if point[0] < middle] or [point for point in points if point[0] <= middle]
-    high = [point for point in points if point not in low]
+    middle = max(values[len(values) // 2], next(value for value in values if value > values[0]))
+    low, high = [point for point in points if point[0] < middle], [point for point in points if point[0] >= middle]
     if min(len(low), len(high)) < _FEWEST or fmean(value for value, _ in high) < 1.5 * fmean(value for value, _ in low):
         return None
     before, after = fmean(length for _, length in low), fmean(length for _, length in high)

@@ -38,7 +38,6 @@ def given_readings(exam: Examination) -> tuple[Reading, ...]:
         found += read_metrics(exam.exhibits.metrics, told(exam))
     if exam.exhibits.log is not None:
         found.append(read_log(exam.exhibits.log, told(exam)).reading)
-    exam.measured.setdefault("reported", [reading.to_json() for reading in found])
     return tuple(found)
 
 
@@ -74,9 +73,9 @@ def definitions(exam: Examination) -> Outcome:
 
 
 def _oddities(exam: Examination, kind: str, code: str, remedy: str) -> Outcome:
+    found = readings(exam)
     if not found:
         return untestable("the server shows no figures of speculative decoding")
-    found = readings(exam)
     odd = [(reading, item) for reading in found for item in reading.oddities if item.kind == kind]
     if odd:
         evidence = tuple(
@@ -89,6 +88,7 @@ def _oddities(exam: Examination, kind: str, code: str, remedy: str) -> Outcome:
         if reading.acceptance_length and reading.acceptance_length.value
     )
     return ruled_out(f"the figures agree with each other: acceptance length {names or 'not stated'}")
+
 
 _MANY = 50  # rounds of which no draft gets all or none right
 
@@ -116,7 +116,6 @@ def extremes(exam: Examination, code: str) -> Outcome:
     return ruled_out(f"some proposals are accepted and some are not: {', '.join(told)}") if told else untestable("no length is reported")
 
 
-
 def drift(exam: Examination) -> Outcome:
     assert exam.exhibits.log is not None
     lengths = read_log(exam.exhibits.log, told(exam)).lengths
@@ -135,3 +134,34 @@ def drift(exam: Examination) -> Outcome:
         remedy = "restart and compare; if it comes back, switch the prefix cache off: stale blocks, or weights updated without the draft"
         return confirmed(Fault("drift", "server", (Evidence(text, numbers),), remedy, 0.6))
     return suspected(text, **numbers) if drop > 0.2 * max(first - 1, 0.05) else ruled_out(text, **numbers)
+
+
+def load(exam: Examination) -> Outcome:
+    """Acceptance that falls with the load of the server: what the clearest of the falls speaks for."""
+    from eyas.doctor.log_trends import after_update, falls, lines_of
+    from eyas.doctor.reading_files import read_text
+
+    assert exam.exhibits.log is not None
+    text = read_text(exam.exhibits.log)
+    lines = lines_of(text)
+    update = after_update(text)
+    if update is not None:
+        line, fall = update
+        words = f"acceptance length is {fall.before:.2f} before and {fall.after:.2f} behind the line {line!r}"
+        numbers = {"before": fall.before, "after": fall.after, "sigmas": fall.sigmas}
+        remedy = "update the draft (and its copies of embedding and head) with the target, and look at the acceptance after each update"
+        return confirmed(Fault("draft-stale", "server", (Evidence(words, numbers),), remedy, 0.7, covers=("drift",)))
+    found = falls(lines)
+    if not found:
+        return ruled_out(f"in {len(lines)} lines of the log acceptance does not fall with requests at once, lengths or cache hits")
+    code, fall = next(iter(found.items()))
+    others = tuple(Evidence(other.text()) for other in list(found.values())[1:])
+    numbers = {"low": fall.low, "high": fall.high, "before": fall.before, "after": fall.after, "sigmas": fall.sigmas}
+    return confirmed(Fault(code, "server", (Evidence(fall.text(), numbers), *others), _LOAD[code], 0.6))
+
+
+_LOAD = {
+    "batch-variant": "send the same prompts alone and together: if acceptance differs, rows of a batch are mixed or padded wrongly",
+    "rope-range": "compare acceptance by length: the draft's positions or RoPE scaling end before the texts do",
+    "cache-variant": "send the same prompts with the prefix cache off: if acceptance rises, cached blocks of the draft are stale",
+}

@@ -6,6 +6,7 @@ once more, for the second fault behind the first.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 from eyas.doctor.catalog import entry
@@ -13,9 +14,9 @@ from eyas.doctor.checks import all_hypotheses
 from eyas.doctor.examination import Examination
 from eyas.doctor.exhibits import Exhibits, Options
 from eyas.doctor.hypothesis import DEPTHS, Diagnosis, Evidence, Fault, Finding, Hypothesis, Outcome, Tested, untestable
-from eyas.doctor.signatures import boosts, suspicions
 from eyas.doctor.joint import joined
 from eyas.doctor.next_steps import next_steps
+from eyas.doctor.signatures import boosts, suspicions
 from eyas.doctor.verdict import summary_of, verdict_of
 from eyas.errors import UserError
 from eyas.progress import console
@@ -34,16 +35,18 @@ def examine(exhibits: Exhibits, options: Options) -> tuple[Diagnosis, Examinatio
     options.check()
     started = time.perf_counter()
     exam = Examination(exhibits, options)
+    exam.open_remote()
     boost = boosts(exam)
     tested: dict[int, Tested] = {}
     wanted = [item for item in all_hypotheses() if item.depth in options.depths and options.wants(item.code, item.kind)]
-    exam.open_remote()
     for depth in DEPTHS:
         here = [item for item in wanted if item.depth == depth]
         here.sort(key=lambda item: -item.prior * boost.get(item.kind, 1.0) / (0.2 + item.seconds))
-        _passes(exam, here, tested, started)
-    _prune(exam, tested)
-    findings = merge(exam.faults)
+        _passes(exam, [item for item in here if not item.last], tested, started)
+        if depth == "replay":
+            _prune(exam, tested)
+        _passes(exam, [item for item in here if item.last], tested, started)
+    findings = merge(joined(exam.faults))
     results = tuple(tested[id(item)] for item in wanted if id(item) in tested)
     verdict = verdict_of(exam, findings, results)
     diagnosis = Diagnosis(
@@ -54,10 +57,10 @@ def examine(exhibits: Exhibits, options: Options) -> tuple[Diagnosis, Examinatio
         slots=exam.slots,
         measured=exam.measured,
         signature=suspicions(exam),
+        next_steps=next_steps(exam.exhibits, verdict, findings),
         notes=tuple(exam.notes),
         exhibits=exam.exhibits.to_json(),
         seconds=time.perf_counter() - started,
-        next_steps=next_steps(exam.exhibits, verdict, findings),
     )
     return diagnosis, exam
 
@@ -130,8 +133,13 @@ def merge(faults: list[Fault]) -> tuple[Finding, ...]:
 
 def _cause_of(fault: Fault, others: dict[tuple[str, str], Fault]) -> tuple[str, str] | None:
     """The heaviest fault that this one only shadows."""
-    found = [key for key, other in others.items() if other.code in fault.shadow and other is not fault and fault.code not in other.shadow]
+    found = [key for key, other in others.items() if other is not fault and _follows(fault, other) and not _follows(other, fault)]
     return max(found, key=lambda key: others[key].weight, default=None)
+
+
+def _follows(fault: Fault, other: Fault) -> bool:
+    related = other.subject in fault.subject or fault.subject in other.subject or fault.subject == "server"
+    return (other.code in fault.shadow and related) or fault.code in other.covers
 
 
 def _joined(first: Fault, second: Fault) -> Fault:
@@ -146,7 +154,9 @@ def _with_evidence(fault: Fault, other: Fault) -> Fault:
     evidence = tuple(dict.fromkeys(item.text for part in parts for item in part.evidence))
     known = {item.text: item for part in parts for item in part.evidence}
     weight, verified = max(fault.weight, other.weight), fault.verified or other.verified
-    return Fault(fault.code, fault.subject, tuple(known[text] for text in evidence), fault.remedy, weight, verified, fault.shadow)
+    texts = tuple(known[text] for text in evidence)
+    covers = tuple(dict.fromkeys((*fault.covers, *other.covers)))
+    return dataclasses.replace(fault, evidence=texts, weight=weight, verified=verified, covers=covers)
 
 
 def _finding(fault: Fault) -> Finding:

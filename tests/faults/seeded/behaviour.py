@@ -195,4 +195,16 @@ add("rope-scaling", "linear scaling by 4", scaled(rope_type="linear", factor=4.0
 add("rope-scaling", "yarn by 8", scaled(rope_type="yarn", factor=8.0, original_max_position_embeddings=64), "qwen3")
 add("rope-schema", "the two schemas name two thetas", lambda s: foreign(s, config=layer(rope_theta=10000.0)), depths=FILES)
 add("rope-schema", "theta in the new schema only", lambda s: foreign(s, config=layer(without=("rope_theta",))), depths=FILES)
+add(
+    "rope-schema",
+    "llama3 scaling without its factors",
+    lambda s: foreign(s, config=layer(rope_scaling={"rope_type": "llama3"})),
+    depths=FILES,
+)
+add(
+    "rope-schema",
+    "a kind of RoPE that there is not",
+    lambda s: foreign(s, config=layer(rope_scaling={"type": "yarm", "factor": 2})),
+    depths=FILES,
+)
 add("rope-range", "positions end at 16", lambda s: redraft(s, config={"max_position_embeddings": 16}), "llama", "qwen3", depths=REPLAY)

@@ -6,12 +6,15 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import numpy
 import torch
 from safetensors.torch import load_file, save_file
 
 from eyas.capture.forward import capture_batch
 from eyas.data.store import Dump
+from eyas.draft import unroll as unrolling
 from eyas.taps import Tap
 from eyas.targets.target import Target
 from seeded.edits import Choice, Rows, copied, earlier, further, in_reverse, names_of, redump, replace_bytes, rolled
@@ -147,6 +150,18 @@ def trained_on_shifted(s: Set) -> Set:
     return s.but(draft=s.work / "shifted-draft", given=("target", "draft", "data"))
 
 
+@fault("mask-leak", "trained with a mask that hides nothing", "llama")
+def trained_with_a_leak(s: Set) -> Set:
+    attend = unrolling._attend
+
+    def leaky(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor, *own: Any) -> torch.Tensor:
+        return attend(query, key, value, torch.ones_like(visible), *own)
+
+    with mock.patch.object(unrolling, "_attend", leaky):
+        train_draft(target_of(s.target), s.dump, s.work / "leaky-draft", {}, ttt_steps=1)
+    return s.but(draft=s.work / "leaky-draft", given=("target", "draft", "data"))
+
+
 # -- M: shares of ranks ------------------------------------------------------------------------------------------
 
 
@@ -280,6 +295,13 @@ def of_other_taps(s: Set) -> Set:
     """Draft and dump are right, each for itself."""
     make_dump(target_of(s.target), s.target, s.data, s.work / "other-taps", taps="embed,layer:1,layer:3")
     return s.but(dump=s.work / "other-taps")
+
+
+@fault("map-other", "a stale map beside the dump", depths=FILES)
+def stale_map(s: Set) -> Set:
+    folder = copied(s.dump, s.work)
+    numpy.save(folder / "d2t.npy", load_file(s.draft / "model.safetensors")["d2t"].numpy() + 3)
+    return s.but(dump=folder, given=("target", "draft", "dump"))
 
 
 def without_manifest(s: Set) -> Set:

@@ -89,9 +89,9 @@ def constant(name: str, value: float) -> Callable[[Tensors], None]:
     return change
 
 
-def at_random(name: str) -> Callable[[Tensors], None]:
+def at_random(name: str, spread: float = 0.02) -> Callable[[Tensors], None]:
     def change(held: Tensors) -> None:
-        held[name] = torch.randn(held[name].shape, generator=torch.Generator().manual_seed(4)).to(held[name].dtype) * 0.02
+        held[name] = torch.randn(held[name].shape, generator=torch.Generator().manual_seed(4)).to(held[name].dtype) * spread
 
     return change
 
@@ -128,6 +128,9 @@ add("files-mixed", "a switch edited behind the wiring", lambda s: raw_draft(s, {
 add("other-target", "a target of equal sizes", of_other_family, "llama", "qwen3")
 for family in FAMILIES:
     add("weights-untrained", "fc at random", lambda s: redraft(s, at_random("fc.weight")), family)
+for part in ("self_attn.o_proj", "mlp.up_proj"):
+    add("weights-untrained", f"{part} at random", lambda s, part=part: redraft(s, at_random(f"midlayer.{part}.weight", 0.1)))
+add("keys-differ", "biases that are said to be there", lambda s: foreign(s, config=layer(attention_bias=True)), depths=FILES)
 add("weights-untrained", "o_proj all zero", lambda s: redraft(s, constant("midlayer.self_attn.o_proj.weight", 0.0)), "qwen3")
 add("weights-untrained", "down_proj all zero", lambda s: redraft(s, constant("midlayer.mlp.down_proj.weight", 0.0)))
 

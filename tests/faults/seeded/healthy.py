@@ -23,7 +23,7 @@ from seeded.edits import (
 )
 from seeded.figures import drifting_log, saved, vllm_metrics
 from seeded.registry import FILES, REPLAY
-from seeded.served import report_json
+from seeded.served import loaded_log, report_json, updated_log, waves
 from seeded.sets import FAMILIES, SWITCHES, Set, make_dump, own_answers, train_draft, write_chats
 
 
@@ -161,6 +161,15 @@ def steady_log(s: Set) -> Set:
     return s.but(log=saved(s, "server.log", drifting_log(2.41, 2.40)), given=())
 
 
+def busy_log(s: Set) -> Set:
+    text = loaded_log(lambda place, running, each: 2.4 + 0.1 * (place % 3), waves, lambda place: 300 + 40 * place)
+    return s.but(log=saved(s, "server.log", text), given=())
+
+
+def updated(s: Set) -> Set:
+    return s.but(log=saved(s, "server.log", updated_log(2.4, 2.35)), given=())
+
+
 def request_figures(s: Set) -> Set:
     """A request of SGLang: its length counts the prefill's token, which is what it always does."""
     text = report_json(spec_verify_ct=10, spec_num_correct_drafts=14, spec_accept_length=2.5, spec_correct_drafts_histogram=[2, 4, 2, 2])
@@ -211,6 +220,8 @@ HEALTHY = (
     Healthy("theta in the old schema too", old_rope_keys),
     Healthy("good figures of vLLM", good_figures, depths=FILES, verdicts=("healthy", "inconclusive")),
     Healthy("a steady log", steady_log, depths=FILES, verdicts=("healthy", "inconclusive")),
+    Healthy("a log under changing load", busy_log, depths=FILES, verdicts=("healthy", "inconclusive")),
+    Healthy("a log with an update that changes nothing", updated, depths=FILES, verdicts=("healthy", "inconclusive")),
     Healthy("a request of SGLang", request_figures, depths=FILES, verdicts=("healthy", "inconclusive")),
     Healthy("the embedded engine", lambda s: s.but(engine="embedded", given=("target", "draft", "data")), depths=(*REPLAY, "live")),
 )

@@ -77,6 +77,67 @@ add(
 )
 
 
+# -- N, G, P, E, O, S: what figures and logs say of the server itself ------------------------------------------------
+
+
+def loaded_log(length: Callable[[int, int, int], float], requests: Callable[[int], int], tokens: Callable[[int], int]) -> str:
+    """SGLang's lines: acceptance length by number of the line, requests at once, and tokens a request."""
+    lines = []
+    for place in range(60):
+        running, each = requests(place), tokens(place)
+        told = length(place, running, each) + 0.05 * ((place * 7) % 5 - 2)
+        lines.append(
+            f"[2026-07-01 10:{place:02d}:00] Decode batch, #running-req: {running}, #token: {running * each}, accept len: {told:.2f}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def vllm_log(length: Callable[[int], float], hits: Callable[[int], float]) -> str:
+    lines = []
+    for place in range(60):
+        lines.append(f"INFO Engine 000: Running: 4 reqs, Waiting: 0 reqs, Prefix cache hit rate: {hits(place):.1f}%")
+        lines.append(
+            f"INFO SpecDecoding metrics: Mean acceptance length: {length(place) + 0.05 * ((place * 7) % 5 - 2):.2f}, Accepted: 90 tokens"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def updated_log(before: float, after: float) -> str:
+    first, second = (loaded_log(lambda *_, level=level: level, lambda place: 4, lambda place: 600) for level in (before, after))
+    return first + '[2026-07-01 11:00:00] "POST /update_weights_from_distributed HTTP/1.1" 200 OK\n' + second
+
+
+def logged(text: str) -> Callable[[Set], Set]:
+    return lambda s: s.but(log=saved(s, "server.log", text), given=())
+
+
+def waves(place: int) -> int:
+    return (1, 4, 16, 32)[place % 4]
+
+
+add("accepts-everything", "every round is full", reported("m.txt", vllm_metrics(500, 1500, 1500, (500, 500, 500))), depths=FILES)
+add("accepts-nothing", "no proposal is ever taken", reported("m.txt", vllm_metrics(500, 1500, 0, (0, 0, 0))), depths=FILES)
+add("accepts-nothing", "SGLang stays at one token a round", reported("m.txt", sglang_metrics(1.0, 0.0, 4), "sglang==0.5.20"), depths=FILES)
+add(
+    "batch-variant",
+    "acceptance falls with requests at once",
+    logged(loaded_log(lambda place, running, each: 2.5 - 0.02 * running, waves, lambda place: 700)),
+    depths=FILES,
+)
+add(
+    "rope-range",
+    "acceptance falls with the length of texts",
+    logged(loaded_log(lambda place, running, each: 2.4 - 0.6 * (each > 4000), lambda place: 8, lambda place: 500 if place % 3 else 8000)),
+    depths=FILES,
+)
+add(
+    "cache-variant",
+    "acceptance falls with hits of the prefix cache",
+    logged(vllm_log(lambda place: 2.4 - 0.5 * (place % 2), lambda place: 5.0 + 60.0 * (place % 2))),
+    depths=FILES,
+)
+add("draft-stale", "acceptance falls behind an update of the weights", logged(updated_log(2.5, 1.6)), depths=FILES)
+
 # -- O, P, Q: bugs of an engine ------------------------------------------------------------------------------------
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from eyas.data.chats import Chat
+from eyas.files import sha256_text
 from seeded.dumps import of_dump, target_of
-from seeded.edits import Rows, copied, redraft, replace_bytes, retarget
+from seeded.edits import Rows, copied, redraft, redump, replace_bytes, retarget, set_keys
 from seeded.figures import saved, vllm_metrics
 from seeded.registry import FILES, add, fault
 from seeded.sets import FAMILIES, Set, load, make_dump, write_chats
@@ -85,6 +86,34 @@ def odd_roles(s: Set) -> Set:
     return s.but(data=path)
 
 
+@fault("template-differs", "answers were rendered behind an empty thought", "llama")
+def thoughtful_texts(s: Set) -> Set:
+    """The dump's texts have it, and the served template has not; the record names the served one."""
+    other = other_template(s)
+    make_dump(load(other.target), other.target, s.data, s.work / "thoughts")
+    here = json.loads((s.dump / "manifest.json").read_text())["wiring"]["chat_template_hash"]
+    made = redump(s.but(dump=s.work / "thoughts"), wiring={"chat_template_hash": here})
+    return made.but(given=("target", "dump"))
+
+
+@fault("template-differs", "texts lack the beginning that the served template writes", "qwen3")
+def without_bos(s: Set) -> Set:
+    made = retarget(s)
+    path = made.target / "chat_template.jinja"
+    replace_bytes(path, ("<|begin|>" + path.read_text()).encode())
+    here = sha256_text(path.read_text())
+    return redump(made, wiring={"chat_template_hash": here}).but(given=("target", "dump"))
+
+
+@fault("data-broken", "a role that the template refuses, in one chat of twenty", "qwen3", depths=FILES)
+def rare_roles(s: Set) -> Set:
+    lines = s.data.read_text().splitlines()
+    lines = [line.replace('"role": "user"', '"role": "critic"') if place % 20 == 0 else line for place, line in enumerate(lines)]
+    path = s.work / "rare.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return s.but(data=path, given=("target", "data"))
+
+
 add("mask-rule", "everything is marked as answer", masked(torch.ones_like), "llama", "deepseek_v3")
 add("mask-rule", "the questions are marked", masked(lambda mask: 1 - mask), "qwen3")
 add("mask-rule", "nothing is marked", masked(torch.zeros_like))
@@ -114,6 +143,24 @@ def record(*rows: dict[str, Any]) -> Callable[[Set], Set]:
 add("train-steps", "trained for one step, served with three", one_step, "llama", "qwen3", depths=FILES)
 add("train-record", "a loss of NaN", record({"step": 10, "loss": 2.0}, {"step": 20, "loss": float("nan")}), depths=FILES)
 add("train-record", "an accuracy above 1", record({"step": 10, "full_acc": 0.6}, {"step": 20, "full_acc": 1.42}), "qwen3", depths=FILES)
+
+
+def course(**columns: Callable[[int], float]) -> Callable[[Set], Set]:
+    """Forty rows of a history."""
+    return record(*({"step": 10 * row, **{name: value(row) for name, value in columns.items()}} for row in range(40)))
+
+
+add("train-record", "the loss rises", course(loss=lambda row: 2.0 + 0.02 * row, learning_rate=lambda row: 1e-4), depths=FILES)
+add("train-record", "no gradient arrives", course(loss=lambda row: 2.0, grad_norm=lambda row: 0.0), "qwen3", depths=FILES)
+add("train-record", "a rate of nothing", course(loss=lambda row: 2.0 - 0.01 * row, learning_rate=lambda row: 0.0), depths=FILES)
+add("train-steps", "trained for no step at all", lambda s: no_steps(s), depths=FILES)
+
+
+def no_steps(s: Set) -> Set:
+    folder = copied(s.draft, s.work)
+    set_keys(folder / "wiring.json", {"ttt_steps": 0})
+    return s.but(draft=folder, given=("target", "draft"))
+
 
 # -- S: weights that changed -----------------------------------------------------------------------------------------
 

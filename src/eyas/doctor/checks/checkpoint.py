@@ -31,6 +31,13 @@ _BOOLS = (
     "norm_output",
 )
 
+_BIASES = {
+    "fc_bias": "fc.bias",
+    "attention_bias": "midlayer.self_attn.q_proj.bias",
+    "mlp_bias": "midlayer.mlp.gate_proj.bias",
+    "qk_norm": "midlayer.self_attn.q_norm.weight",
+}
+
 
 def _config(exam: Examination) -> Outcome:
     draft = exam.draft
@@ -88,6 +95,17 @@ def _weights(exam: Examination) -> Outcome:
     return ruled_out(f"{len(draft.weights.tensors)} tensors in {len(draft.weights.files)} files, every byte there")
 
 
+def _target_weights(exam: Examination) -> Outcome:
+    """Shards that are not there are lawful: a target may be examined by its parts."""
+    target = exam.target
+    assert target is not None
+    damaged = [text for text in target.weights.problems if "is not there" not in text and "there are no weights" not in text]
+    if damaged:
+        evidence = tuple(Evidence(f"the target's {text}") for text in damaged[:4])
+        return confirmed(Fault("weights-broken", "target", evidence, "copy the target again, whole", 0.95, covers=("target-head",)))
+    return ruled_out(f"{len(target.weights.files)} files of the target's weights, every byte there")
+
+
 def _keys(exam: Examination) -> Outcome:
     draft = exam.draft
     assert draft is not None
@@ -95,6 +113,7 @@ def _keys(exam: Examination) -> Outcome:
     if wanted is None or not draft.weights.tensors:
         return untestable("config or weights say too little")
     missing = [name for name in wanted if name not in draft.tensors and not name.startswith(("input_norm", "fc_norm"))]
+    missing += [name for flag, name in _BIASES.items() if draft.stated.get(flag) is True and not draft.has(name)]
     scales = [key for key in draft.spare if "scale" in key or "zero_point" in key]
     spare = [key for key in draft.spare if key not in scales and "expert" not in key and not _other_layer(key)]
     faults = []
@@ -186,9 +205,9 @@ def _untrained(exam: Examination) -> Outcome:
 
 
 def _without(exam: Examination) -> Outcome:
-    from eyas.doctor.replay.ablation import try_without
+    from eyas.doctor.replay.untrained import try_noise
 
-    return try_without(exam)
+    return try_noise(exam)
 
 
 def _loads(exam: Examination) -> Outcome:
@@ -217,6 +236,16 @@ HYPOTHESES = (
         "bytes or files are missing",
         _weights,
         prior=0.3,
+    ),
+    Hypothesis(
+        "weights-broken",
+        "static",
+        "the target's weights are damaged",
+        ("target",),
+        "read every header",
+        "bytes are missing",
+        _target_weights,
+        prior=0.2,
     ),
     Hypothesis(
         "keys-differ",
@@ -275,8 +304,8 @@ HYPOTHESES = (
         "replay",
         "a matrix is as it was initialised",
         ("draft", "replay"),
-        "look for matrices like fresh noise, leave them out, and measure",
-        "the draft does not miss one",
+        "look for matrices like fresh noise, put other noise in their place, and measure",
+        "the draft does not miss one of them",
         _without,
         prior=0.3,
         seconds=0.3,

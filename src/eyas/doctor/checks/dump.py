@@ -25,6 +25,7 @@ def _broken(exam: Examination) -> Outcome:
         problems.append(f"the dump is unfinished: {len(dump.shards)} of {of} shards")
     lost = [key for key in ("wiring", "samples", "batch_plan", "shards") if key not in dump.manifest.value]
     problems += [f"the manifest lacks {', '.join(lost)}"] if lost else []
+    problems += [problem for name in ("token_counts.safetensors", "trace.safetensors") if (problem := dump.problem_of(name)) is not None]
     if problems:
         return confirmed(Fault("dump-broken", "dump", tuple(Evidence(text) for text in problems[:4]), AGAIN, 0.8))
     return ruled_out(f"{len(dump.shards)} shards, every byte there")

@@ -21,7 +21,7 @@ def _head_there(exam: Examination) -> Outcome:
     reduced = bool((own and whole_ones and own < whole_ones) or (d2t and whole_ones and d2t[0] < whole_ones))
     if reduced or source == "draft":
         text = f"the weights hold no lm_head, and the target's cannot stand in for {own} of {whole_ones} tokens: engines serve a random one"
-        fault = Fault("head-missing", "draft", (Evidence(text),), _EXPORT, 0.9, shadow=("not-loadable", "keys-differ", "map-missing"))
+        fault = Fault("head-missing", "draft", (Evidence(text),), _EXPORT, 0.9, covers=("keys-differ",))
         return confirmed(fault)
     return ruled_out(f"the draft has no lm_head of its own, and knows the whole vocabulary: it shares {source or 'the targets'}")
 
@@ -41,7 +41,7 @@ def _embedding_there(exam: Examination) -> Outcome:
             (Evidence(text),),
             "export the draft with embed_tokens.weight",
             0.8,
-            shadow=("not-loadable", "keys-differ"),
+            covers=("keys-differ",),
         )
         return confirmed(fault)
     if draft.has("embed_tokens.weight") and wants is False:
@@ -52,7 +52,7 @@ def _embedding_there(exam: Examination) -> Outcome:
             (Evidence(text),),
             "remove embed_tokens.weight, or export the draft again",
             0.6,
-            shadow=("not-loadable", "keys-differ"),
+            covers=("keys-differ",),
         )
         return confirmed(fault)
     return ruled_out("an embedding is there exactly if the draft was written with one")
@@ -102,7 +102,23 @@ def _replayed_embedding(exam: Examination) -> Outcome:
     return try_embedding(exam)
 
 
+def _nothing(exam: Examination) -> Outcome:
+    from eyas.doctor.reported import extremes
+
+    return extremes(exam, "accepts-nothing")
+
+
 HYPOTHESES = (
+    Hypothesis(
+        "accepts-nothing",
+        "static",
+        "the server never accepts anything",
+        ("readings",),
+        "compare the reported acceptance length with 1 and with K + 1",
+        "no round is longer than 1",
+        _nothing,
+        prior=0.1,
+    ),
     Hypothesis(
         "head-missing", "static", "lm_head is not in the weights", ("draft",), "read the headers", "there is none", _head_there, prior=0.3
     ),

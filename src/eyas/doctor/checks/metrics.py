@@ -24,6 +24,12 @@ def _drift(exam: Examination) -> Outcome:
     return drift(exam)
 
 
+def _load(exam: Examination) -> Outcome:
+    from eyas.doctor.reported import load
+
+    return load(exam)
+
+
 def _served(exam: Examination) -> Outcome:
     from eyas.doctor.replay.expected import compare_served
 
@@ -59,6 +65,16 @@ HYPOTHESES = (
         "compare the beginning of the log with its end",
         "it falls beyond chance",
         _drift,
+        prior=0.1,
+    ),
+    Hypothesis(
+        "batch-variant",
+        "static",
+        "acceptance falls with the server's load",
+        ("log",),
+        "compare lines of the log at few and many requests, short and long texts, few and many cache hits",
+        "it is lower at one end beyond chance",
+        _load,
         prior=0.1,
     ),
     Hypothesis(

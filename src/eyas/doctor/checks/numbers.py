@@ -36,7 +36,6 @@ def _config(exam: Examination) -> Outcome:
                 (Evidence(text),),
                 "remove quantization_config from the draft's config",
                 0.75,
-                shadow=("not-loadable",),
             )
         )
     return confirmed(
@@ -46,7 +45,6 @@ def _config(exam: Examination) -> Outcome:
             (Evidence(text),),
             "export the draft in bf16: no reader here runs it quantised",
             0.6,
-            shadow=("not-loadable",),
         )
     )
 
@@ -70,14 +68,12 @@ def _scales(exam: Examination) -> Outcome:
                 (Evidence(text),),
                 "store the weights with their scales multiplied in, as bf16",
                 0.75,
-                shadow=("not-loadable", "keys-differ"),
+                covers=("keys-differ",),
             )
         )
     if packed:
         text = f"weights are stored as whole numbers or in 8 bits without a format to read them by, such as {packed[0]}"
-        faults.append(
-            Fault("scales-unread", "draft", (Evidence(text),), "export the draft in bf16", 0.75, shadow=("not-loadable", "dtype-differs"))
-        )
+        faults.append(Fault("scales-unread", "draft", (Evidence(text),), "export the draft in bf16", 0.75, covers=("dtype-differs",)))
     return confirmed(*faults) if faults else ruled_out("all weights are plain floating-point numbers")
 
 
@@ -101,7 +97,23 @@ def _finite(exam: Examination) -> Outcome:
     return finite(exam)
 
 
+def _everything(exam: Examination) -> Outcome:
+    from eyas.doctor.reported import extremes
+
+    return extremes(exam, "accepts-everything")
+
+
 HYPOTHESES = (
+    Hypothesis(
+        "accepts-everything",
+        "static",
+        "the server accepts whatever is proposed",
+        ("readings",),
+        "compare the reported acceptance length with 1 and with K + 1",
+        "all rounds are full",
+        _everything,
+        prior=0.1,
+    ),
     Hypothesis(
         "dtype-differs",
         "static",

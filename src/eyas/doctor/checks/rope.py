@@ -34,6 +34,25 @@ def kinds(config: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
+# What each kind of RoPE cannot be worked out without, as transformers reads it.
+_NEEDED: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "yarn": ("factor",),
+    "deepseek_yarn": ("factor",),
+    "longrope": ("short_factor", "long_factor"),
+    "su": ("short_factor", "long_factor"),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "mrope": (),
+    "proportional": (),
+}
+
+
+def _lost(scaling: Mapping[str, Any], kind: str) -> list[str]:
+    return [name for name in _NEEDED.get(kind, ()) if scaling.get(name) is None]
+
+
 def _schema(exam: Examination) -> Outcome:
     draft = exam.draft
     assert draft is not None
@@ -46,6 +65,10 @@ def _schema(exam: Examination) -> Outcome:
     if bad or any(number(value) is None or float(value) <= 0 for value in odd):
         text = f"RoPE's keys cannot be read: {bad or odd}"
         return confirmed(Fault("rope-schema", "draft", (Evidence(text),), _BOTH, 0.75))
+    lacking = [f"{place} is {name}, and lacks {', '.join(lost)}" for place, name in kind.items() if (lost := _lost(layer[place], name))]
+    lacking += [f"{place} is {name!r}, which no reader knows" for place, name in kind.items() if name not in _NEEDED]
+    if lacking:
+        return confirmed(Fault("rope-schema", "draft", tuple(Evidence(f"config.json: {text}") for text in lacking), _BOTH, 0.75))
     if len(set(here.values())) > 1:
         text = "config.json names two thetas: " + ", ".join(f"{place} = {value:g}" for place, value in here.items())
         return confirmed(

@@ -35,6 +35,12 @@ def _step(exam: Examination) -> Outcome:
     return try_steps(exam)
 
 
+def _leak(exam: Examination) -> Outcome:
+    from eyas.doctor.replay.shifts import try_leak
+
+    return try_leak(exam)
+
+
 def _dump_labels(exam: Examination) -> Outcome:
     from eyas.doctor.replay.dump_labels import check_labels
 
@@ -119,6 +125,17 @@ HYPOTHESES = (
         prior=0.02,
         seconds=0.5,
         last=True,
+    ),
+    Hypothesis(
+        "mask-leak",
+        "replay",
+        "in training, rows saw what stands behind them",
+        ("draft", "replay"),
+        "let each row see the next one, and all of its text, and measure",
+        "accuracy rises far",
+        _leak,
+        prior=0.2,
+        seconds=0.2,
     ),
     Hypothesis(
         "step-shift",

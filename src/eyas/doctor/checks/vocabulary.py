@@ -48,6 +48,12 @@ def _rows(exam: Examination) -> Outcome:
     return check_rows(exam)
 
 
+def _stray(exam: Examination) -> Outcome:
+    from eyas.doctor.stray_maps import check_stray_maps
+
+    return check_stray_maps(exam)
+
+
 def _replayed(exam: Examination) -> Outcome:
     from eyas.doctor.replay.vocabulary import try_maps
 
@@ -92,6 +98,17 @@ HYPOTHESES = (
         _rows,
         prior=0.2,
         seconds=1.0,
+    ),
+    Hypothesis(
+        "map-other",
+        "weights",
+        "a map of another vocabulary lies beside the dump",
+        ("dump",),
+        "compare d2t.npy and t2d.npy with the draft's",
+        "they differ",
+        _stray,
+        prior=0.1,
+        seconds=0.1,
     ),
     Hypothesis(
         "map-other",

@@ -48,6 +48,14 @@ class DumpFiles:
             found.append(Shard(file, item, tensors, problem))
         return tuple(found)
 
+    def problem_of(self, name: str) -> str | None:
+        """What is wrong with one of the dump's other files; a trace may be absent, as in a dump of other makers."""
+        file = self.path / name
+        if not file.is_file():
+            wanted = name.startswith("token_counts") or isinstance(self.wiring.get("trace_hash"), str)
+            return f"{name} is missing" if wanted else None
+        return read_header(file)[2]
+
     @property
     def lengths(self) -> list[int]:
         value = inside(self.manifest.value, "samples", "lengths")

@@ -103,4 +103,3 @@ def _empty_columns(exam: Examination, seen: _Seen) -> Iterator[str]:
             if _COLUMNS * len(part) <= len(empty) < len(part):
                 where = f"columns {int(empty[0])} to {int(empty[-1])}" if len(empty) > 1 else f"column {int(empty[0])}"
                 yield f"{len(empty)} of {len(part)} columns of slot {slot} of {name} are empty in every row ({where})"
-

@@ -33,7 +33,7 @@ def check_target(exam: Examination) -> Outcome:
             report = check_identity(target, trace, f"the {name}")
         except WiringError as error:
             text = f"the target is not the one that the {name} was made on: {' '.join(str(error).split())}"
-            faults.append(Fault("target-changed", name, (Evidence(text),), _TRAIN, _WEIGHED, covers=_FOLLOWS))
+            faults.append(Fault("target-changed", "target", (Evidence(text),), _TRAIN, _WEIGHED, covers=_FOLLOWS))
             continue
         if report.same:
             said.append(f"as far as the {name}'s trace tells, the target is the same: {report.text()}")
@@ -41,7 +41,7 @@ def check_target(exam: Examination) -> Outcome:
             text = f"the target is not the one that the {name} was made on: {report.text()}"
             numbers = {"distance": report.distance, "allowed": report.allowed, "top1_agreement": report.top1_agreement}
             covers = _FOLLOWS if report.top1_agreement >= _BEYOND else (*_FOLLOWS, *_REPLAYED)
-            faults.append(Fault("target-changed", name, (Evidence(text, numbers),), _TRAIN, _WEIGHED, covers=covers))
+            faults.append(Fault("target-changed", "target", (Evidence(text, numbers),), _TRAIN, _WEIGHED, covers=covers))
     if faults:
         return confirmed(*faults)
     return ruled_out("; ".join(said)) if said else untestable("neither draft nor dump bring a trace")
@@ -50,7 +50,6 @@ def check_target(exam: Examination) -> Outcome:
 _BEYOND = 0.3  # of the next tokens that must still be the same, or nothing that a replay shows is the draft's own fault
 # What a changed target makes look wrong, and what says less than the trace does.
 _FOLLOWS = ("draft-stale", "dump-other-rows", "text-foreign", "teacher-layer", "head-foreign", "embedding-foreign", "label-shift")
-
 _REPLAYED = tuple(code for code, row in CATALOG.items() if row.kind in "ABCDEFGM")
 
 

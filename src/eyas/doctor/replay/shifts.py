@@ -63,6 +63,51 @@ def _tokens_at(exam: Examination, offset: int) -> torch.Tensor:
     return torch.cat(found)
 
 
+_LEAKED = 0.1  # in accuracy, at least
+_BEYOND = {"the row behind its own": 1, "all rows of its text": 1 << 20}
+
+
+def try_leak(exam: Examination) -> Outcome:
+    """A mask that hid nothing: such a draft learnt to copy what stands behind its row, and is right if it may look there again."""
+    bench = bench_of(exam)
+    base = bench.results(bench.subject)[0]
+    tried: dict[str, float] = {}
+    for words, beyond in _BEYOND.items():
+
+        def steps(
+            draft: Eagle3Draft, tokens: torch.Tensor, states: torch.Tensor, rows: torch.Tensor, beyond: int = beyond
+        ) -> list[torch.Tensor]:
+            return first_step(draft, tokens, states, rows, beyond)
+
+        screened = measure(bench.subject, bench.target, bench.evidence, (bench.evidence.search,), 1, steps)[0]
+        if compare(screened, bench.screened(bench.subject)).gain < _LEAKED:
+            continue
+        won = compare(measure(bench.subject, bench.target, bench.evidence, bench.evidence.first, 1, steps)[0], base)
+        tried[words] = won.after
+        if won.decisive(False) and won.after > _FACTOR * won.before:
+            text = f"if each row sees {words}, it is right on {percent(won.after)} of the rows, as in decoding on {percent(won.before)}"
+            remedy = "train again with a causal mask: a row sees itself and those before it, nothing behind"
+            covers = ("pair-shift", "step-shift", "architecture")
+            evidence = Evidence(text, {"before": won.before, "after": won.after})
+            return confirmed(Fault("mask-leak", "draft", (evidence,), remedy, weight_of(won), verified=True, covers=covers))
+    return ruled_out(f"looking at later rows does not help it: right on {percent(base.accuracy)} without", tried=tried)
+
+
+def first_step(
+    draft: Eagle3Draft, token_BT: torch.Tensor, states_BTS: torch.Tensor, row_BR: torch.Tensor, beyond: int
+) -> list[torch.Tensor]:
+    """As `unroll` with one step, but a row sees rows <= row + beyond, as far as its text goes."""
+    layer = draft.midlayer
+    position_BT = torch.arange(token_BT.shape[1]).expand(token_BT.shape)
+    both, residual = layer.inputs(draft.embed(_tokens(token_BT, position_BT + 1)), draft.fuse(states_BTS))
+    key, value = layer.key_value(both, layer.rotation(position_BT, both))
+    both, residual = (x.gather(1, row_BR[:, :, None].expand(-1, -1, x.shape[-1])) for x in (both, residual))
+    last_B1 = row_BR.max(dim=1, keepdim=True).values
+    seen_BRT = position_BT[:, None, :] <= torch.minimum(row_BR + beyond, last_B1)[:, :, None]
+    attended = _attended(layer.query(both, layer.rotation(row_BR, both)), key, value, seen_BRT)
+    return [draft.feedback(layer.output(attended, residual))]
+
+
 def try_steps(exam: Examination) -> Outcome:
     """Step 1 at another RoPE position, with another token, or with rows of step 0 that it should not see."""
     bench = bench_of(exam)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from eyas.data.chats import read_chats
 from eyas.data.render import ChatRenderer, SkippedChat
@@ -14,11 +14,16 @@ if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
 
 _OWN, _DOUBTFUL = 0.6, 0.8  # of the answers' tokens that the target itself prefers
+_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+_BEGUN = 0.3  # of the answers that must begin as the target would
+_REFUSED = 0.02  # of the chats that the template may refuse before the file is called broken
 _THOUGHTS = ("<think>", "<|thinking|>")
 
 
 def check_tokenizer(exam: Examination) -> Outcome:
     assert exam.target is not None
+    if not any((exam.target.folder / name).is_file() for name in _TOKENIZERS):
+        return untestable("the target's folder has no tokenizer")
     try:
         here = tokenizer_hash(load_tokenizer(str(exam.target.folder), exam.exhibits.trust_remote_code))
     except UserError as error:
@@ -32,7 +37,7 @@ def check_tokenizer(exam: Examination) -> Outcome:
         if isinstance(there, str) and there != here:
             words = f"the {name} was made with tokenizer {there[:12]}, and the target's is {here[:12]}: the same text has other ids"
             remedy = "use the tokenizer files that it was made with"
-            faults.append(Fault("tokenizer-differs", name, (Evidence(words),), remedy, 0.9, shadow=("template-differs", "text-foreign")))
+            faults.append(Fault("tokenizer-differs", name, (Evidence(words),), remedy, 0.9, covers=("template-differs", "text-foreign")))
     return confirmed(*faults) if faults else ruled_out(f"every token has the id that was recorded ({here[:12]})")
 
 
@@ -48,7 +53,20 @@ def check_bos(exam: Examination) -> Outcome:
         text = f"{twice} of {len(starts)} texts begin with token {bos} twice"
         remedy = "encode rendered chats without special tokens: the template writes the begin-of-text token itself"
         return confirmed(Fault("bos-doubled", "dump", (Evidence(text, {"twice": twice, "texts": len(starts)}),), remedy, 0.8))
+    once = sum(start[0] == bos for start in starts)
+    if once < 0.5 * len(starts) and _served_with(tokenizer):
+        text = f"the served template begins texts with token {bos}, and {len(starts) - once} of the dump's {len(starts)} begin without it"
+        return confirmed(Fault("template-differs", "dump", (Evidence(text, {"with": once, "texts": len(starts)}),), _RENDER, 0.75))
     return ruled_out(f"{twice} of {len(starts)} texts begin with token {bos} twice")
+
+
+def _served_with(tokenizer: Any) -> bool:
+    """Whether the template itself writes the begin-of-text token."""
+    try:
+        text = tokenizer.apply_chat_template([{"role": "user", "content": "a"}], tokenize=False, add_generation_prompt=True)
+    except Exception:  # a template raises whatever it likes
+        return False
+    return isinstance(text, str) and text.startswith(str(tokenizer.bos_token))
 
 
 # Whatever moves tokens or marks makes answers look foreign.
@@ -59,7 +77,7 @@ def check_own(exam: Examination) -> Outcome:
     """By the target where it can run; else by the tokens that the dump stored as its own."""
     samples = exam.samples[:32]
     target = exam.loaded_target
-    hits = total = 0
+    hits = total = begun = begins = 0
     for sample in samples:
         rows = sample.answer_rows
         ids = sample.token_ids
@@ -71,12 +89,18 @@ def check_own(exam: Examination) -> Outcome:
             said = sample.top1
         else:
             continue
-        hits += int((said[rows] == ids[rows + 1]).sum())
-        total += len(rows)
+        own = said[rows] == ids[rows + 1]
+        hits, total = hits + int(own.sum()), total + len(rows)
+        first = own[~sample.loss_mask[rows]]  # the row before an answer's first token
+        begun, begins = begun + int(first.sum()), begins + len(first)
     if not total:
         return untestable("nothing says what the target itself would say here")
     share = hits / total
-    numbers = {"own": share, "tokens": total}
+    numbers = {"own": share, "tokens": total, "begun": begun, "answers": begins}
+    if share >= _OWN and begins >= 10 and begun < _BEGUN * begins and not exam.suspects("mask-rule", "mask-shift"):
+        text = f"{begins - begun} of {begins} answers begin otherwise than the target would, which prefers {percent(share)} of their tokens"
+        text += ": they were rendered by another template, or an empty thought or a blank was put in front of them"
+        return confirmed(Fault("template-differs", "dump", (Evidence(text, numbers),), _RENDER, 0.65))
     if share >= _DOUBTFUL:
         return ruled_out(f"the target itself prefers {percent(share)} of the answers' tokens", **numbers)
     text = f"the target itself prefers {percent(share)} of {total} of the answers' tokens: the draft learns to foresee somebody else"
@@ -100,7 +124,7 @@ def check_rendering(exam: Examination) -> Outcome:
     without = [sample.id for sample in samples if not answers(sample.token_ids.tolist(), header, stops)]
     if len(without) > 0.5 * len(samples):
         text = f"in {len(without)} of {len(samples)} texts the tokens with which the template opens an answer are not found"
-        return confirmed(Fault("template-differs", "dump", (Evidence(text),), _RENDER, 0.6, shadow=("dump-changed",)))
+        return confirmed(Fault("template-differs", "dump", (Evidence(text),), _RENDER, 0.6))
     thoughts = sum(any(mark in target.tokenizer.decode(sample.token_ids) for mark in _THOUGHTS) for sample in samples)
     text = f"{len(samples) - len(without)} of {len(samples)} texts have an answer where the template opens one; {thoughts} hold a thought"
     return ruled_out(text, thoughts=thoughts)
@@ -131,9 +155,9 @@ def check_data(exam: Examination) -> Outcome:
             renderer.render(chat)
         except SkippedChat as reason:
             refused.append(f"chat {chat.id}: {reason}")
-    prompts_only = sum("no answer" in words or "assistant" in words for words in refused)
-    if len(refused) > 0.5 * len(chats) and prompts_only < len(refused):
-        text = f"{len(refused)} of {len(chats)} chats cannot be rendered, such as {refused[0]}"
+    odd = [words for words in refused if "no answer" not in words and "beyond" not in words]  # prompts alone, and long ones, are lawful
+    if len(odd) > _REFUSED * len(chats):
+        text = f"{len(odd)} of {len(chats)} chats cannot be rendered, such as {odd[0]}"
         return confirmed(Fault("data-broken", "data", (Evidence(text),), "mend the roles and turns that the template refuses", 0.7))
     if refused:
         return suspected(f"{len(refused)} of {len(chats)} chats cannot be rendered, such as {refused[0]}")

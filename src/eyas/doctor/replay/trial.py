@@ -15,7 +15,7 @@ from eyas.doctor.replay.subject import Subject
 if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
 
-_HOPELESS = -0.02  # nats on the search rows: no more rows are spent on what is worse by so much
+_PROMISING = 0.002  # nats on the search rows: no more rows are spent on what gains less there
 
 
 _BREAKS = tuple(code for code, row in CATALOG.items() if row.kind in "ABCDEFG" or code in ("weights-untrained", "weights-not-finite"))
@@ -85,13 +85,11 @@ def weight_of(won: Comparison) -> float:
 
 
 def _screened(bench: Bench, options: Sequence[Option], step: int) -> list[Option]:
-    if len(options) < 3:
-        return list(options)
     base = bench.screened(bench.subject, step + 1)
     found = []
     for option in options:
         nats = compare(bench.screened(option.subject, step + 1), base).nats
-        if nats > _HOPELESS:
+        if nats > _PROMISING:
             found.append((nats, option))
     found.sort(key=lambda item: -item[0])
     return [option for _, option in found[:3]]
