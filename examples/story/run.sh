@@ -34,7 +34,7 @@ if [ ! -e "$draft" ]; then
     eyas train --target "$out/target" --dump "$out/dump" --taps "$trained_on" --out "$draft" --minutes "$minutes" \
         --tokens-per-batch 512 --learning-rate 6e-4 --draft-vocab-size 4096
 fi
-evaluate() { eyas evaluate --target "$out/target" --draft "$draft" --chats "$prompts/heldout.jsonl" --max-chats "$chats" --json "$@"; }
+evaluate() { eyas evaluate --target "$out/target" --draft "$draft" --chats "$prompts/heldout.jsonl" --max-chats "$chats" --lossless-prompts 0 --json "$@"; }
 evaluate >"$out/right.json"
 evaluate --as-if "$fed" >"$out/wrong.json"
 

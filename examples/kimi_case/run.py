@@ -1,0 +1,227 @@
+"""The Kimi-K2.5 case replayed: a draft trained on [embed, layer:2, layer:30] with the wrong teacher, and served [2, 30, 58].
+
+    python examples/kimi_case/run.py --out DIR [--small] [--json]
+
+Makes a target of Kimi's shape, captures it on 2 tensor-parallel times 2 context-parallel ranks, trains one draft as the faulty
+pipeline did and one as it should have been, writes what a server would be given in three cases, measures each and lets the doctor
+examine each. What DIR already holds is used again. --small takes few layers, experts and steps: minutes instead of most of an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eyas.engines.catalog import ENGINES
+from eyas.files import read_json, write_json, write_text
+from eyas.progress import console
+from eyas.targets.loading import load_config
+from eyas.targets.made_text import made_chats
+
+ENGINE = f"sglang=={ENGINES['sglang'].newest}"
+IDS = "eagle_aux_hidden_state_layer_ids"
+TP, CP = 2, 2
+RANKS_SECONDS = 3600
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of everything."""
+
+    chats: int
+    heldout: int
+    steps: int
+
+
+SMALL, LARGE = Scale(chats=300, heldout=24, steps=250), Scale(chats=800, heldout=48, steps=700)
+
+
+@dataclass(frozen=True)
+class States:
+    """The story's states, at the same depths of a target with other many layers."""
+
+    first: str
+    middle: str
+    late: str
+
+    @staticmethod
+    def of(num_layers: int) -> States:
+        return States("layer:2", f"layer:{num_layers // 2}", f"layer:{num_layers - 3}")
+
+    @property
+    def trained(self) -> str:
+        return f"embed,{self.first},{self.middle}"
+
+    @property
+    def shifted(self) -> str:
+        return f"{self.first},{self.middle},{self.late}"
+
+
+def eyas(*arguments: object, ranks: int = 1, may_find: bool = False) -> str:
+    """Run a command of Eyas and give its standard output; `may_find`: exit status 1 is an answer, not a failure."""
+    launch = [sys.executable, "-m"]
+    environment = dict(os.environ)
+    if ranks > 1:
+        launch += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m"]
+        environment.setdefault("OMP_NUM_THREADS", "1")
+    words = [str(word) for word in arguments]
+    console.print("eyas " + " ".join(words) + (f"   ({ranks} ranks)" if ranks > 1 else ""), markup=False, highlight=False, soft_wrap=True)
+    command = [*launch, "eyas.cli.main", *words]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=RANKS_SECONDS, check=False)
+    if done.returncode not in ((0, 1) if may_find else (0,)):
+        raise SystemExit(f"eyas {words[0]} ended with status {done.returncode}")
+    return done.stdout
+
+
+def once(folder: Path, make: Callable[[], object]) -> Path:
+    """`folder`, made unless it is there already."""
+    if not folder.exists():
+        make()
+    return folder
+
+
+def write_chats(path: Path, count: int, *, held_out: bool) -> None:
+    lines = [json.dumps({"messages": messages}) for messages in made_chats(count, seed=1, held_out=held_out)]
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def set_ids(folder: Path, ids: list[int]) -> None:
+    """Edit the layer ids wherever config.json holds them, and drop what else says how the draft was trained, as a hand did."""
+    config = read_json(folder / "config.json", "the exported config")
+    places = [part for part in (config, config.get("eagle_config")) if isinstance(part, dict) and IDS in part]
+    if not places:
+        raise SystemExit(f"{folder / 'config.json'} holds no {IDS}")
+    for part in places:
+        part[IDS] = ids
+    write_json(folder / "config.json", config)
+    (folder / "eyas_wiring.json").unlink(missing_ok=True)
+
+
+class Case:
+    """The parts that all cases share, made one after the other."""
+
+    def __init__(self, out: Path, small: bool) -> None:
+        self.out, self.scale = out, SMALL if small else LARGE
+        size = ["--small"] if small else []
+        self.target = once(out / "target", lambda: eyas("model", "make", "kimi-tiny", "--out", out / "target", *size))
+        self.states = States.of(int(load_config(str(self.target)).get_text_config(decoder=True).num_hidden_layers))
+        self.heldout = once(out / "heldout.jsonl", lambda: write_chats(out / "heldout.jsonl", self.scale.heldout, held_out=True))
+        self.prepared = once(out / "prepared", self._prepare)
+
+    def _prepare(self) -> None:
+        write_chats(self.out / "chats.jsonl", self.scale.chats, held_out=False)
+        given = ("--target", self.target)
+        eyas(
+            "data", "regenerate", *given, "--chats", self.out / "chats.jsonl", "--out", self.out / "answered.jsonl", "--max-new-tokens", 96
+        )
+        eyas("data", "prepare", *given, "--chats", self.out / "answered.jsonl", "--out", self.out / "prepared")
+
+    def dump(self, name: str, teacher: str, *options: str) -> Path:
+        """Three states and the teacher's, from ranks that split weights and positions."""
+        out = self.out / name
+        given = ("--target", self.target, "--data", self.prepared, "--taps", self.states.trained, "--teacher", teacher)
+        layout = ("--tp", TP, "--cp", CP, "--dtype", "fp32")
+        return once(out, lambda: eyas("capture", *given, *layout, *options, "--out", out, ranks=TP * CP))
+
+    def draft(self, name: str, dump: Path) -> Path:
+        out = self.out / name
+        given = ("--target", self.target, "--dump", dump, "--taps", self.states.trained, "--dtype", "fp32")
+        return once(out, lambda: eyas("train", *given, "--steps", self.scale.steps, "--tokens-per-batch", 512, "--out", out))
+
+    def served(self, name: str, draft: Path, ids: list[int] | None) -> Path:
+        """What the server is given: the export as it is, or with ids set by hand."""
+        out = self.out / "served" / name
+
+        def make() -> None:
+            part = out.with_name(f"{name}.part")
+            shutil.rmtree(part, ignore_errors=True)
+            eyas("export", draft, "--to", ENGINE, "--target", self.target, "--out", part)
+            if ids is not None:
+                set_ids(part, ids)
+            part.rename(out)
+
+        return once(out, make)
+
+    def measure(self, name: str, draft: Path, dump: Path, served: Path, as_if: str | None) -> dict[str, Any]:
+        """Accuracy and acceptance of a draft under the states it is fed, and what the doctor says about what the server got."""
+        given = ("--target", self.target)
+        feed = () if as_if is None else ("--as-if", as_if)
+        chats = ("--chats", self.heldout, "--max-new-tokens", 96, "--dtype", "fp32")
+        figures = json.loads(eyas("evaluate", *given, "--draft", draft, *chats, *feed, "--json"))
+        what = ("--draft", served, "--dump", dump, "--data", self.heldout, "--engine", ENGINE)
+        told = json.loads(eyas("doctor", *given, *what, "--html", self.out / f"doctor-{name}.html", "--json", may_find=True))
+        write_json(self.out / f"doctor-{name}.json", told)
+        manifest = read_json(dump / "manifest.json", "the dump's manifest")
+        checked = manifest["teacher_check"]
+        return {
+            "name": name,
+            "fed": as_if or self.states.trained,
+            "teacher": manifest["wiring"]["teacher"],
+            "teacher_agreement": checked["agreeing"] / checked["checked"],
+            "first_token_accuracy": figures["first_token_accuracy"],
+            "acceptance_length": figures["acceptance_length_measured"],
+            "acceptance_length_predicted": figures["acceptance_length_predicted"],
+            "doctor": {
+                "verdict": told["verdict"],
+                "findings": told["findings"],
+                "ruled_out": [item for item in told["hypotheses"] if item["verdict"] == "ruled out"],
+            },
+        }
+
+
+def replay(out: Path, small: bool) -> dict[str, Any]:
+    case = Case(out, small)
+    states = case.states
+    faulty_dump = case.dump("faulty-dump", states.late, "--allow-wrong-teacher")
+    right_dump = case.dump("right-dump", "final")
+    faulty, right = case.draft("faulty-draft", faulty_dump), case.draft("right-draft", right_dump)
+    numbers = [int(name.split(":")[1]) for name in states.shifted.split(",")]
+    cases = [
+        case.measure("served-2-30-58", faulty, faulty_dump, case.served("served-2-30-58", faulty, numbers), states.shifted),
+        case.measure("embed-2-30-wrong-teacher", faulty, faulty_dump, case.served("embed-2-30", faulty, None), None),
+        case.measure("right", right, right_dump, case.served("right", right, None), None),
+    ]
+    return {"target": str(case.target), "states": {"trained": states.trained, "shifted": states.shifted}, "engine": ENGINE, "cases": cases}
+
+
+def table(result: dict[str, Any]) -> str:
+    """The three cases side by side, in Markdown."""
+    cases = result["cases"]
+    rows: list[tuple[str, list[str]]] = [
+        ("states fed", [f"`{case['fed']}`" for case in cases]),
+        ("teacher of the training", [f"`{case['teacher']}`" for case in cases]),
+        ("teacher gives the target's top-1", [f"{100 * case['teacher_agreement']:.1f} %" for case in cases]),
+        ("first-token accuracy", [f"{100 * case['first_token_accuracy']:.1f} %" for case in cases]),
+        ("tokens per round, predicted", [f"{case['acceptance_length_predicted']:.2f}" for case in cases]),
+        ("tokens per round, measured", [f"{case['acceptance_length']:.2f}" for case in cases]),
+        ("the doctor finds", [", ".join(f"`{item['code']}`" for item in case["doctor"]["findings"]) or "nothing" for case in cases]),
+        ("hypotheses ruled out", [str(len(case["doctor"]["ruled_out"])) for case in cases]),
+    ]
+    head = ["| | " + " | ".join(case["name"] for case in cases) + " |", "| --- " * (len(cases) + 1) + "|"]
+    return "\n".join(head + [f"| {name} | " + " | ".join(cells) + " |" for name, cells in rows])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="a folder that keeps everything")
+    parser.add_argument("--small", action="store_true", help="few layers, experts and steps")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on standard output")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    result = replay(arguments.out, arguments.small)
+    write_json(arguments.out / "result.json", result)
+    console.print(table(result), markup=False, highlight=False, soft_wrap=True)
+    if arguments.json:
+        print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
