@@ -91,7 +91,7 @@ def make_world(family: str, seed: int, folder: Path) -> World:
     return World(target, dump.token_counts(), batches, evidence["infer"], evidence["judge"])
 
 
-def train_draft(world: World, taps: tuple[Tap, ...], switches: dict[str, bool], steps: int, seed: int) -> Eagle3Draft:
+def train_draft(world: World, taps: tuple[Tap, ...], switches: dict[str, Any], steps: int, seed: int) -> Eagle3Draft:
     """A draft that reads `taps`: warm-started, but with an fc in which every slot counts from the start."""
     target = world.target
     vocab = build_vocab_map(world.token_counts, min(256, target.vocab_size), target.stop_ids)

@@ -25,11 +25,11 @@ from eyas.targets.kimi import KIMI_ROPE, kimi_config
 from eyas.targets.loading import auto_class, load_target
 from eyas.targets.made_text import made_chats
 from eyas.targets.small_tokenizer import learn_tokenizer, small_tokenizer
-from eyas.targets.teach import Teaching, teach
+from eyas.targets.teach import Chats, Teaching, teach
 from eyas.targets.tiny import save_target
 
 TRAIN_CHATS, HELD_OUT_CHATS = "chats-train.jsonl", "chats-heldout.jsonl"
-_NUM_CHATS = {TRAIN_CHATS: 1200, HELD_OUT_CHATS: 120}
+_NUM_TRAIN_CHATS, _NUM_HELD_OUT_CHATS, _NUM_GATE_CHATS = 1200, 120, 64
 _TEACHING_SEED, _CHATS_SEED = 1, 2  # of the generated text: what comes along is not what the target was taught with
 
 _COMMON: dict[str, Any] = {
@@ -126,14 +126,11 @@ def make_target(name: str, folder: Path, *, small: bool = False, seed: int = 0) 
         num_parameters = _teach_and_save(recipe, seed, out)
         console.print("loading what was saved, and measuring it", highlight=False)
         target = load_target(str(out), device=torch.device("cpu"), dtype=torch.float32)
-        gates = measure_gates(target, made_chats(64, _CHATS_SEED + 1, held_out=True))
+        gates = measure_gates(target, made_chats(_NUM_GATE_CHATS, _CHATS_SEED + 1, held_out=True))
         if not gates.passed:
             raise GatesFailedError(gates)
-        for file, count in _NUM_CHATS.items():
-            chats = made_chats(count, _CHATS_SEED, held_out=file == HELD_OUT_CHATS)
-            write_text(
-                out / file, "".join(json.dumps({"id": f"{file[6:-6]}-{n}", "messages": chat}) + "\n" for n, chat in enumerate(chats))
-            )
+        _write_chats(out / TRAIN_CHATS, made_chats(_NUM_TRAIN_CHATS, _CHATS_SEED, held_out=False), "train")
+        _write_chats(out / HELD_OUT_CHATS, made_chats(_NUM_HELD_OUT_CHATS, _CHATS_SEED, held_out=True), "heldout")
         write_text(out / "README.md", card(name, recipe, num_parameters, seed, gates))
     return MadeReport(num_parameters, time.perf_counter() - started, gates)
 
@@ -148,6 +145,10 @@ def _teach_and_save(recipe: Recipe, seed: int, out: Path) -> int:
         teach(model, tokenizer, chats, teaching, seed, lambda loss: progress.advance(1, f"loss {loss:.3f}"))
     save_target(model, tokenizer, out, published_layout=False)
     return num_parameters
+
+
+def _write_chats(file: Path, chats: Chats, part: str) -> None:
+    write_text(file, "".join(json.dumps({"id": f"{part}-{number}", "messages": chat}) + "\n" for number, chat in enumerate(chats)))
 
 
 @functools.cache
