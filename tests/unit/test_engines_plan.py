@@ -311,3 +311,8 @@ def test_fused_all_reduce_is_switched_off_where_it_would_leave_shares() -> None:
 def test_judging_needs_no_torch() -> None:
     code = "import sys, eyas.engines.plan; sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'numpy')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_kimi_that_transformers_saved_is_the_published_one() -> None:
+    text = {"num_hidden_layers": 61, "hidden_size": 7168, "vocab_size": 163840}
+    assert TargetFacts.of({"architectures": ["Kimi_K25ForConditionalGeneration"], "text_config": text}, "config.json") == KIMI

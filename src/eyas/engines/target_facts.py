@@ -13,6 +13,9 @@ from eyas.wiring import Wiring
 
 _SCALED = ("gemma", "gemma2", "gemma3", "gemma3_text", "gemma4", "gemma4_text")  # times sqrt(hidden size)
 
+# What `save_pretrained` of transformers writes, and the name under which the model was published, which engines go by.
+_PUBLISHED = {"Kimi_K25ForConditionalGeneration": "KimiK25ForConditionalGeneration"}
+
 
 @dataclass(frozen=True)
 class TargetFacts:
@@ -42,7 +45,7 @@ class TargetFacts:
         if not isinstance(text, Mapping):
             raise UserError(f"{where}: text_config must be an object", got=type(text).__name__)
         return TargetFacts(
-            names[0],
+            _PUBLISHED.get(names[0], names[0]),
             _positive(text, "num_hidden_layers", where),
             _positive(text, "hidden_size", where),
             _positive(text, "vocab_size", where),
