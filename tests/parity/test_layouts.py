@@ -31,6 +31,7 @@ from layouts.texts import texts
 
 HERE = Path(__file__).parent / "layouts"
 FAMILIES = ("llama", "qwen3", "gemma3_text", "qwen3_moe", "gpt_oss", "deepseek_v3", "deepseek_v32", "kimi_k25")
+ROUNDED = ("llama", "gemma3_text")
 SEEDED = ("deepseek_v32", "kimi_k25")
 LAYOUTS = {
     2: [[2, 1, "zig-zag"], [1, 2, "zig-zag"], [1, 2, "round-robin"]],
@@ -138,6 +139,24 @@ def check_layout_ran(alone: Alone, facts: dict[str, Any], name: str) -> None:
         assert sum(embedding["collectives"].values()) == 1 and "all_reduce" in next(iter(embedding["collectives"]))
         assert embedding["zero_rows"] == 0 and embedding["own_zero_rows"] > 0, "the sum put the other ranks' rows in"
         check_split(alone, set(facts["split"]), tp)
+
+
+@pytest.fixture(scope="module", params=ROUNDED)
+def one_by_one(request, tiny_targets) -> tuple[str, torch.Tensor, torch.Tensor, int]:
+    """The states in fp32, and those in bf16 of one text at a time."""
+    exact = load(str(tiny_targets(request.param)))
+    rounded = load_target(str(tiny_targets(request.param)), device=CPU, dtype=torch.bfloat16)
+    batch = texts(exact.vocab_size)
+    found = torch.cat([probe.capture(rounded, [text])["states"] for text in batch]).float()
+    return request.param, probe.capture(exact, batch)["states"], found, exact.hidden_size
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", NAMES)
+def test_in_bf16_a_layout_is_no_farther_from_fp32_than_one_text_alone(launched: Path, one_by_one, name: str):
+    family, wanted, alone_in_bf16, width = one_by_one
+    got = load_file(launched / f"{family}-{name}.safetensors")["bf16_states"].float()
+    assert (row_error(got, wanted, width).mean(0) <= 1.5 * row_error(alone_in_bf16, wanted, width).mean(0)).all()
 
 
 @pytest.mark.timeout(1200)

@@ -106,6 +106,7 @@ _ROWS = (
     ("train-record", "L", "the training's own record says that it went wrong"),
     ("states-partial", "M", "states hold one rank's share only"),
     ("states-scattered", "M", "states hold one rank's rows or columns only"),
+    ("context-lost", "M", "states of decoded tokens do not see the prompt"),
     ("quantization-config", "N", "the draft carries a quantisation config that is not its own"),
     ("scales-unread", "N", "scales of quantised weights are not read"),
     ("weights-not-finite", "N", "weights are NaN, infinite or out of range"),

@@ -19,6 +19,7 @@ from eyas.doctor.opening.target import TargetFiles, cached_folder, open_target
 if TYPE_CHECKING:
     import torch
 
+    from eyas.capture.check import SlotVerdict
     from eyas.doctor.replay.bench import Bench
     from eyas.doctor.replay.samples import RawSample
     from eyas.doctor.server.asking import Asking
@@ -92,6 +93,13 @@ class Examination:
         from eyas.doctor.replay.loading import load_parts
 
         return self.loaded_target or load_parts(self)
+
+    @cached_property
+    def slot_verdicts(self) -> tuple[SlotVerdict, ...] | str:
+        """Which state of the target each slot of the dump holds; in words, why that cannot be said. Needs the whole target."""
+        from eyas.doctor.replay.dump_slots import read_slots
+
+        return read_slots(self)
 
     @cached_property
     def bench(self) -> Bench | None:

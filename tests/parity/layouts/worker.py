@@ -30,18 +30,22 @@ from layouts.texts import texts
 
 CPU = torch.device("cpu")
 PEAK_TOKENS = 256
+ROUNDED = ("llama", "gemma3_text")  # also captured in bf16
 measure = runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "context_parallel.py"))["measure"]
 
 
 def main(request: dict[str, Any]) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=900))
     for tp, cp, order in request["layouts"]:
         layout = lay_out(tp, cp, order, CPU)
         for family, folder in request["targets"].items():
             target = load_target(folder, device=CPU, dtype=torch.float32, layout=layout)
             name = f"{family}-tp{tp}-cp{cp}-{order}"
             tensors, facts = look(target, layout)
+            if family in ROUNDED:
+                rounded = load_target(folder, device=CPU, dtype=torch.bfloat16, layout=layout)
+                tensors["bf16_states"] = capture(rounded, texts(rounded.vocab_size))["states"]
             if family in request["seeded"] and 1 in (tp, cp):
                 write_seeds(target, layout, Path(request["out"]), name, request["seeded"][family])
             if layout.writes:

@@ -18,6 +18,12 @@ def _embedding(exam: Examination) -> Outcome:
     return check_embedding_slot(exam)
 
 
+def _prefill(exam: Examination) -> Outcome:
+    from eyas.doctor.replay.dump_slots import check_prefill
+
+    return check_prefill(exam)
+
+
 HYPOTHESES = (
     Hypothesis(
         "states-partial",
@@ -40,5 +46,16 @@ HYPOTHESES = (
         _embedding,
         prior=0.3,
         seconds=0.5,
+    ),
+    Hypothesis(
+        "context-lost",
+        "replay",
+        "context parallelism, as servers use it in prefill for a sparse attention, left rows scattered or without their context",
+        ("samples", "layers"),
+        "look for an indexer in the target's config; then for rows in the order of ranks, of one rank, or right for the prompt only",
+        "rows stand in the order of ranks, or are right up to a position and wrong behind it",
+        _prefill,
+        prior=0.2,
+        seconds=0.1,
     ),
 )

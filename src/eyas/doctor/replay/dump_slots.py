@@ -40,23 +40,32 @@ _CODES = {
     "columns scattered": "states-scattered",
     "rows permuted": "dump-other-rows",
     "rows shifted": "pair-shift",
+    "rows differ from a position on": "context-lost",
     "some rows differ": "dump-other-rows",
     "not finite": "dump-not-finite",
 }
 
 
-def check_slots(exam: Examination) -> Outcome:
-    """On some of the samples."""
+def read_slots(exam: Examination) -> tuple[SlotVerdict, ...] | str:
+    """Over some of the samples; in words, why it cannot be said."""
     target = exam.loaded_target
     assert target is not None
     probes = _probes(exam, target)
     if sum(len(probe.token_ids) for probe in probes) < MIN_POSITIONS:
-        return untestable(f"fewer than {MIN_POSITIONS} positions of the dump can be compared")
+        return f"fewer than {MIN_POSITIONS} positions of the dump can be compared"
     taps = probes[0].taps
     try:
-        slots = _verdicts(target, probes, None if taps is None else tuple(Tap.parse(tap) for tap in taps))
+        return _verdicts(target, probes, None if taps is None else tuple(Tap.parse(tap) for tap in taps))
     except UserError as error:
-        return untestable(" ".join(str(error).split()))
+        return " ".join(str(error).split())
+
+
+def check_slots(exam: Examination) -> Outcome:
+    """On some of the samples."""
+    target, slots = exam.loaded_target, exam.slot_verdicts
+    assert target is not None
+    if isinstance(slots, str):
+        return untestable(slots)
     exam.measured["dump_slots"] = [slot.text() for slot in slots]
     if exam.draft is None:
         exam.slots = tuple(Slot(slot.slot, slot.expected, slot.found) for slot in slots)
@@ -64,10 +73,35 @@ def check_slots(exam: Examination) -> Outcome:
     if not bad:
         return ruled_out("; ".join(slot.text() for slot in slots))
     if len(bad) == len(slots) and all(slot.found is None for slot in bad):
-        moved = _moved(target, probes)
+        moved = _moved(target, _probes(exam, target))
         if moved is not None:
             return moved
     return _faults(slots, bad)
+
+
+def check_prefill(exam: Examination) -> Outcome:
+    """Was a prefill that ranks share put together again? By the config, and by the rows."""
+    target, slots = exam.loaded_target, exam.slot_verdicts
+    assert target is not None
+    if isinstance(slots, str):
+        return untestable(slots)
+    top = getattr(target.config, "index_topk", None)
+    sparse = "the target has no sparse attention: its config names no index_topk"
+    if top is not None:
+        sparse = f"the target has a sparse attention (index_topk {top}), for which servers split a prefill"
+    guilty = [slot for slot in slots if _code(slot) in ("context-lost", "states-scattered") and "rows" in slot.verdict]
+    faults = [
+        Fault(_code(slot), "dump", (Evidence(f"{slot.text()}; {sparse}", {"index_topk": top}),), _AGAIN, 0.91, covers=_FOLLOWS)
+        for slot in guilty
+    ]
+    if faults:
+        return confirmed(*faults)
+    known = [slot for slot in slots if slot.found is not None and "rows" not in slot.verdict]
+    if not known:
+        return suspected(f"no slot holds a state in its own rows, so what ranks made of them is not known; {sparse}", index_topk=top)
+    worst = max(slot.distance or 0.0 for slot in known)
+    text = f"the rows of {len(known)} of {len(slots)} slots stand in the text's order and saw their context, to a distance of {worst:.2g}"
+    return ruled_out(f"{sparse}; {text}", index_topk=top, distance=worst)
 
 
 def _faults(slots: Sequence[SlotVerdict], bad: Sequence[SlotVerdict]) -> Outcome:
