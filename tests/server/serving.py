@@ -26,6 +26,7 @@ from eyas.taps import Tap
 from eyas.targets.target import Target
 
 K, SLOTS = 3, 32
+MAX_LENGTH = 1024  # as the server says; its caches hold more, so that a broken one does not run over
 _GATHER_SECONDS = 0.02  # so long a batch waits for others that come at once
 _OPENAI = {"model", "prompt", "messages", "max_tokens", "temperature", "top_p", "presence_penalty", "frequency_penalty"}
 Spoil = Callable[[Engine], None]
@@ -91,7 +92,7 @@ class Serving:
     # -- decoding ----------------------------------------------------------------------------------------------
 
     def answer(self, prompt: list[int], num_tokens: int, salt: str) -> Output:
-        if len(prompt) + num_tokens > 2048:
+        if len(prompt) + num_tokens > MAX_LENGTH:
             raise ValueError(f"{len(prompt)} tokens leave no room for {num_tokens} more")
         mark = (salt, tuple(prompt))
         seen = mark in self._seen
@@ -214,7 +215,7 @@ def _handler(serving: Serving) -> type[BaseHTTPRequestHandler]:
             if self._refused():
                 return
             pages: dict[str, Any] = {
-                "/v1/models": {"data": [{"id": "tiny", "owned_by": serving.engine, "max_model_len": 2048}]},
+                "/v1/models": {"data": [{"id": "tiny", "owned_by": serving.engine, "max_model_len": MAX_LENGTH}]},
                 "/version": {"version": "0.32.0"},
                 "/server_info": {"version": "0.5.23", "speculative_num_draft_tokens": K + 1, "api_key": "not for reports"},
             }

@@ -21,7 +21,7 @@ from serving import Serving, Wrong
 pytestmark = pytest.mark.timeout(300)
 
 CODES = ("lossy", "target-changed", "cache-variant", "batch-variant", "served-below", "template-differs", "metric-impossible")
-LIVE = Options(depths=("live",), only=CODES)
+LIVE = Options(depths=("live",), only=CODES, rows=400)
 Serve = Callable[..., Serving]
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 TOKENS = 64
 _ALONE, _TOGETHER, _LONG = 8, 24, 3
-_PROBES, _PROBE_TOKENS = 3, 8  # of each answer; so long that a first round proposes all it can
+_PROBES, _PROBE_TOKENS = 5, 8  # of each answer; so long that a first round proposes all it can
 _LONGEST = 3000  # tokens of a long prompt: more than one chunk of every default, and cheap enough to compute here
 _HELD_OUT = Path(__file__).parents[2] / "data" / "prompts" / "heldout.jsonl"
 
@@ -108,10 +108,8 @@ class Asking:
         for question, reply in zip(self.alone.questions, self.alone.replies, strict=True):
             if question.ids is None or reply.tokens is None:
                 raise UserError("the server gives no token ids, so nothing can be asked from the middle of an answer")
-            for number in range(_PROBES):
-                place = (2 * number + 1) * len(reply.tokens) // (2 * _PROBES)
-                if place > 0:
-                    found.append(Question(f"{question.id}+{place}", None, (*question.ids, *reply.tokens[:place])))
+            places = {(2 * number + 1) * len(reply.tokens) // (2 * _PROBES) for number in range(_PROBES)}
+            found += [Question(f"{question.id}+{at}", None, (*question.ids, *reply.tokens[:at])) for at in sorted(places - {0})]
         return self._pass("probes", found, 1, "probes", _PROBE_TOKENS)
 
     # -- what it counted ---------------------------------------------------------------------------------------

@@ -20,8 +20,7 @@ from eyas.doctor.readings import Reading
 from eyas.doctor.replay.subject import Subject
 from eyas.doctor.replay.trial import bench_of
 from eyas.doctor.server.asking import Pass
-from eyas.doctor.server.walked import answers_of, walk_all
-from eyas.evaluate.acceptance import Acceptance
+from eyas.doctor.server.walked import Walked, answers_of, walk_all
 from eyas.evaluate.answers import Answer, spread
 from eyas.evaluate.forecast import forecast_states
 from eyas.taps import Tap, format_taps
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 2 << 30  # of states that are held
 _MOST_ORDERS = 4  # slots up to which every order is tried
-_FITS, _DEVIATIONS = 0.03, 2.5  # how near the rates must come: so much, and so many standard deviations of a share
+_FITS, _DEVIATIONS, _TURNED = 0.03, 2.5, 0.16  # how near the rates must come: so much, and deviations of a share of turned rounds
 _CLEARLY = 2.0  # how many times farther off the declared wiring must be
 
 
@@ -64,12 +63,13 @@ def explain(exam: Examination, made: Pass, reading: Reading, name: str) -> Expla
     served = [item.value for item in reading.unconditional if item.value is not None]
     if target is None or not served or len(served) < len(reading.unconditional):
         return None
-    states = _States(target, _affordable(answers_of(made), target))
+    every = answers_of(made)
+    states = _States(target, _affordable(every, target))
     tried = [(candidate, states.walk(candidate, len(served))) for candidate in (_declared(given), *candidates(given, target, name))]
     away = [(candidate, found, _distance(found, served)) for candidate, found in tried]
     declared = away[0]
     best = min(away[1:], key=lambda item: item[2])
-    if best[2] > _tolerance(served, best[1].rounds) or declared[2] < _CLEARLY * best[2]:
+    if best[2] > _tolerance(best[1].figures.rounds, len(states.answers) < len(every)) or declared[2] < _CLEARLY * best[2]:
         return None
     rivals = [item[0].words for item in away[1:] if item is not best and item[2] <= max(1.2 * best[2], best[2] + 0.005)]
     also = f"; {' and '.join(rivals[:2])} would do nearly the same" if rivals else ""
@@ -88,7 +88,7 @@ class _States:
         self._taps = (*(Tap(boundary) for boundary in range(target.num_layers + 1)), Tap(None))
         self._captured = capture_batch(target, [answer.token_ids for answer in answers], self._taps)
 
-    def walk(self, candidate: Candidate, num_draft_tokens: int) -> Acceptance:
+    def walk(self, candidate: Candidate, num_draft_tokens: int) -> Walked:
         subject, size = candidate.subject, self.target.hidden_size
         places = [self._taps.index(tap) for tap in subject.taps]
         fed = [torch.cat([item.states[:, place * size : (place + 1) * size] for place in places], dim=-1) for item in self._captured]
@@ -183,19 +183,18 @@ def _other_norms(given: Subject, engine: str) -> Iterator[Candidate]:
             yield Candidate(f"{name} left out", "norm-engine", remedy, given.without(*tensors, **{name: False}))
 
 
-def _distance(found: Acceptance, served: list[float]) -> float:
-    rates = [rate or 0.0 for rate in found.unconditional]
-    return max(abs(rate - seen) for rate, seen in zip(rates, served, strict=True))
+def _distance(found: Walked, served: list[float]) -> float:
+    return max(abs(rate - seen) for rate, seen in zip(found.unconditional, served, strict=True))
 
 
-def _tolerance(served: list[float], rounds: int) -> float:
-    """bf16 turns a few drafts, and the walk may be over some of the answers only."""
-    widest = max(share * (1 - share) for share in served)
-    return float(_FITS + _DEVIATIONS * (widest / max(1, rounds)) ** 0.5)
+def _tolerance(rounds: int, sampled: bool) -> float:
+    """bf16 turns a draft in a few of a hundred rounds; over some of the answers only, a share differs by chance as well."""
+    spread = 0.5 if sampled else _TURNED
+    return float(_FITS + _DEVIATIONS * spread * max(1, rounds) ** -0.5)
 
 
-def _row(found: Acceptance) -> str:
-    return _shares([rate or 0.0 for rate in found.unconditional])
+def _row(found: Walked) -> str:
+    return _shares(found.unconditional)
 
 
 def _shares(rates: list[float]) -> str:

@@ -14,8 +14,7 @@ from eyas.doctor.readings import Interval, Reading, read
 from eyas.doctor.replay.trial import bench_of
 from eyas.doctor.server.asking import Pass
 from eyas.doctor.server.explain import explain
-from eyas.doctor.server.walked import walked
-from eyas.evaluate.acceptance import Acceptance
+from eyas.doctor.server.walked import Walked, walked
 
 if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
@@ -31,7 +30,7 @@ class Row:
 
     made: Pass
     reading: Reading
-    expected: Acceptance
+    expected: Walked
 
     @property
     def served(self) -> float:
@@ -42,7 +41,12 @@ class Row:
 
     @property
     def wanted(self) -> float:
-        return self.expected.vllm_acceptance_length
+        return self.expected.length
+
+    @property
+    def loss(self) -> float:
+        """Accepted drafts a round that are missing."""
+        return self.wanted - self.served
 
     @property
     def slack(self) -> float:
@@ -51,11 +55,11 @@ class Row:
 
     @property
     def is_below(self) -> bool:
-        return self.served < self.wanted - self.slack
+        return self.loss > self.slack
 
     @property
     def is_above(self) -> bool:
-        return self.served > self.wanted + self.slack
+        return self.loss < -self.slack
 
 
 def compare(exam: Examination) -> Outcome:
@@ -77,7 +81,7 @@ def compare(exam: Examination) -> Outcome:
 
 
 def _lost(exam: Examination, rows: list[Row], low: Row, evidence: tuple[Evidence, ...]) -> Outcome:
-    if not rows[0].is_below:
+    if low is not rows[0] and low.loss - rows[0].loss > rows[0].slack + low.slack:
         remedy = "serve fewer requests at once, and report this to the engine"
         return confirmed(Fault("batch-variant", "server", evidence, remedy, 0.84, shadow=("served-below",)))
     asking = exam.asking

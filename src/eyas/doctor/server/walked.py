@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from eyas.doctor.replay.trial import bench_of
 from eyas.doctor.server.asking import Pass
 from eyas.errors import UserError
-from eyas.evaluate.acceptance import Acceptance, acceptance
+from eyas.evaluate.acceptance import Acceptance, acceptance, num_accepted
 from eyas.evaluate.answers import Answer, Prompt
 from eyas.evaluate.forecast import Forecast, forecast
 from eyas.evaluate.settings import Pair
@@ -20,7 +21,33 @@ if TYPE_CHECKING:
 _BATCH = 8
 
 
-def walked(exam: Examination, made: Pass, num_draft_tokens: int) -> Acceptance:
+@dataclass(frozen=True)
+class Walked:
+    """Acceptance in servers' terms: they divide by all rounds, also by those that an answer's end cut short.
+
+    `counts`: rounds that accepted each position.
+    """
+
+    figures: Acceptance
+    counts: tuple[int, ...]
+
+    @property
+    def length(self) -> float:
+        return self.figures.vllm_acceptance_length
+
+    @property
+    def unconditional(self) -> list[float]:
+        return [count / self.figures.rounds for count in self.counts]
+
+    @property
+    def conditional(self) -> list[float | None]:
+        return [count / past if past else None for count, past in zip(self.counts, (self.figures.rounds, *self.counts), strict=False)]
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.figures.to_json(), "conditional": self.conditional, "unconditional": self.unconditional}
+
+
+def walked(exam: Examination, made: Pass, num_draft_tokens: int) -> Walked:
     """What the draft, as it came, gives on these answers. Raises UserError without ids, or for a draft that is fed otherwise."""
     subject, target = bench_of(exam).given, exam.loaded_target
     if target is None:
@@ -44,10 +71,11 @@ def answers_of(made: Pass) -> list[Answer]:
     return found
 
 
-def walk_all(answers: Sequence[Answer], forecasts: Sequence[Forecast], num_draft_tokens: int) -> Acceptance:
+def walk_all(answers: Sequence[Answer], forecasts: Sequence[Forecast], num_draft_tokens: int) -> Walked:
     """Engines propose all K to the last: the limit is their positions, not the answer's length."""
     most = max(len(answer.tokens) for answer in answers) + num_draft_tokens + 2
     rounds = [walk(answer.tokens, item.hits_RK.tolist(), num_draft_tokens, most) for answer, item in zip(answers, forecasts, strict=True)]
     found = acceptance(rounds, num_draft_tokens)
     assert found is not None, "answers of two tokens and more have rounds"
-    return found
+    every = [num_accepted(round_) for chat in rounds for round_ in chat]
+    return Walked(found, tuple(sum(count > place for count in every) for place in range(num_draft_tokens)))
