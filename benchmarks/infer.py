@@ -43,7 +43,7 @@ from eyas.evaluate.infer.hypotheses import Other
 from eyas.evaluate.infer.infer import InferSettings, infer_from
 from eyas.evaluate.infer.measure import Hypothesis, beats, measure, variant
 from eyas.evaluate.infer.project import FastScore
-from eyas.files import write_json
+from eyas.files import read_json, write_json
 from eyas.taps import Tap
 from eyas.targets.families import LogitRule
 from eyas.targets.loading import load_target
@@ -168,42 +168,43 @@ def judge_switch(found: Other, true: bool) -> str:
     return "right" if found.best == true else "wrong" if found.decided else "undecided"
 
 
+def summary(results: list[dict[str, Any]], settings: dict[str, Any], cpu_seconds: float) -> dict[str, Any]:
+    return {
+        "counts": {verdict: sum(item["verdict"] == verdict for item in results) for verdict in ("right", "undecided", "unproven", "wrong")},
+        "proven": sum(item["proven"] for item in results),
+        "guessed": {name: dict(Counter(item["guessed"][name] for item in results)) for name in GUESSED},
+        "drafts": len(results),
+        "settings": settings,
+        "cpu_seconds": cpu_seconds,
+        "results": results,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="the JSON; a run that was stopped goes on where it stopped")
     parser.add_argument("--drafts", type=int, default=100)
     parser.add_argument("--targets", type=int, default=4)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    started = time.perf_counter()
-    results = []
+    settings = {"targets": arguments.targets, "steps": arguments.steps, "seed": arguments.seed}
+    earlier = read_json(arguments.out, "the earlier results") if arguments.out.exists() else summary([], settings, 0.0)
+    if earlier["settings"] != settings:
+        raise SystemExit(f"{arguments.out} was made with other settings: {earlier['settings']}")
+    results = earlier["results"]
     with tempfile.TemporaryDirectory() as folder:
         worlds = []
         for number in range(arguments.targets):
             place = Path(folder) / str(number)
             place.mkdir()
             worlds.append(make_world(FAMILIES[number % len(FAMILIES)], number, place))
-        for number in range(arguments.drafts):
+        for number in range(len(results), arguments.drafts):
             rng = random.Random(f"{arguments.seed}/{number}")
             results.append(run_draft(worlds[number % len(worlds)], rng, arguments.steps, number))
+            write_json(arguments.out, summary(results, settings, earlier["cpu_seconds"] + time.process_time()))
             print(json.dumps(results[-1]), flush=True)
-    counts = {verdict: sum(item["verdict"] == verdict for item in results) for verdict in ("right", "undecided", "unproven", "wrong")}
-    proven = sum(item["proven"] for item in results)
-    guessed = {name: Counter(item["guessed"][name] for item in results) for name in GUESSED}
-    value = {
-        "counts": counts,
-        "proven": proven,
-        "guessed": guessed,
-        "drafts": len(results),
-        "targets": [world.target.name for world in worlds],
-        "steps": arguments.steps,
-        "cpu_seconds": time.process_time(),
-        "wall_seconds": time.perf_counter() - started,
-        "results": results,
-    }
-    write_json(arguments.out, value)
-    print(json.dumps({key: part for key, part in value.items() if key != "results"}))
+    print(json.dumps({key: part for key, part in read_json(arguments.out, "the results").items() if key != "results"}))
 
 
 if __name__ == "__main__":
