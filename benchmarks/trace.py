@@ -13,7 +13,7 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from eyas.targets.loading import load_target
 from eyas.targets.target import Target
 
 States = dict[str, torch.Tensor]  # a tap's name -> [P, H]
+Make = Callable[[str, torch.Tensor], list[torch.Tensor] | None]
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Case:
 
     name: str
     verdict: str
-    make: Callable[[str, torch.Tensor], list[torch.Tensor] | None]
+    make: Make
     with_target: bool = False
 
 
@@ -63,16 +64,15 @@ def shares_of(target: Target, ids: list[int], ranks: int) -> dict[str, list[torc
     """The mid-layer residual of each layer with each rank's share of its MLP's sum, by the name of the boundary behind it."""
     seen: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     mids: dict[int, torch.Tensor] = {}
-    handles = []
-    for index, layer in enumerate(target.layers):
-        handles.append(
-            layer.post_attention_layernorm.register_forward_pre_hook(lambda module, args, index=index: mids.update({index: args[0][0]}))
+
+    def keep(index: int) -> tuple[Any, Any]:
+        layer: Any = target.layers[index]
+        return (
+            layer.post_attention_layernorm.register_forward_pre_hook(lambda module, args: mids.update({index: args[0][0]})),
+            layer.mlp.down_proj.register_forward_pre_hook(lambda module, args: seen.update({index: (args[0][0], module.weight)})),
         )
-        handles.append(
-            layer.mlp.down_proj.register_forward_pre_hook(
-                lambda module, args, index=index: seen.update({index: (args[0][0], module.weight)})
-            )
-        )
+
+    handles = [handle for index in range(target.num_layers) for handle in keep(index)]
     try:
         with torch.no_grad():
             target.model(input_ids=torch.tensor([ids]), use_cache=False)
@@ -86,30 +86,42 @@ def shares_of(target: Target, ids: list[int], ranks: int) -> dict[str, list[torc
     return found
 
 
+def rows_at(places: torch.Tensor) -> Make:
+    return lambda name, state: [state[places]]
+
+
+def rolled(by: int) -> Make:
+    return lambda name, state: [state.roll(-by, 0)]
+
+
+def from_table(table: Mapping[str, list[torch.Tensor]]) -> Make:
+    return lambda name, state: table.get(name)
+
+
 def damages(target: Target, ids: list[int]) -> Iterator[Case]:
     length = len(ids)
     for by in (1, -1, 3):
-        yield Case(f"shifted by {by:+d}", "rows shifted", lambda name, state, by=by: [state.roll(-by, 0)])
+        yield Case(f"shifted by {by:+d}", "rows shifted", rolled(by))
     for split in (zig_zag, round_robin):
         what = split.__name__.replace("_", "-")
         for ranks in (2, 4):
             order = split(length, ranks)
-            yield Case(f"{what} order of {ranks} ranks", "rows permuted", lambda name, state, order=order: [state[torch.cat(order)]])
-            yield Case(f"the rows of one of {ranks} ranks, {what}", "rows scattered", lambda name, state, order=order: [state[order[1]]])
+            yield Case(f"{what} order of {ranks} ranks", "rows permuted", rows_at(torch.cat(order)))
+            yield Case(f"the rows of one of {ranks} ranks, {what}", "rows scattered", rows_at(order[1]))
     mixed = torch.randperm(length, generator=torch.Generator().manual_seed(0))
-    yield Case("an order without a name", "rows permuted", lambda name, state: [state[mixed]])
+    yield Case("an order without a name", "rows permuted", rows_at(mixed))
     yield Case("the columns of two ranks", "columns scattered", lambda name, state: list(state.chunk(2, -1)))
     yield Case("the columns of one of two ranks", "columns scattered", lambda name, state: [state.chunk(2, -1)[1]], True)
     yield Case("half as long", "scaled", lambda name, state: [state / 2])
-    norms = {str(Tap(index)): layer.input_layernorm for index, layer in enumerate(target.layers)}
+    norms: dict[str, Any] = {str(Tap(index)): layer.input_layernorm for index, layer in enumerate(target.layers)}
     yield Case("through the final norm", "normed", lambda name, state: [target.norm(state)] if name in norms else None, True)
     yield Case("through the next layer's norm", "normed", lambda name, state: [norms[name](state)] if name in norms else None, True)
     for ranks in (2, 4):
         shares = shares_of(target, ids, ranks)
-        yield Case(f"partial, all {ranks} ranks", "partial", lambda name, state, shares=shares: shares.get(name))
-        one = {name: [parts[1]] for name, parts in shares.items()}
-        yield Case(f"partial, one of {ranks} ranks, by the target", "partial", lambda name, state, one=one: one.get(name), True)
-        yield Case(f"partial, one of {ranks} ranks, by the trace alone", "partial", lambda name, state, one=one: one.get(name))
+        yield Case(f"partial, all {ranks} ranks", "partial", from_table(shares))
+        one = from_table({name: [parts[1]] for name, parts in shares.items()})
+        yield Case(f"partial, one of {ranks} ranks, by the target", "partial", one, True)
+        yield Case(f"partial, one of {ranks} ranks, by the trace alone", "partial", one)
 
 
 def count(case: Case, states: States, ids: tuple[int, ...], trace: Trace, references: dict[int, Reference]) -> dict[str, Any]:
