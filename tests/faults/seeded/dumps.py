@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy
 import torch
@@ -14,7 +13,6 @@ from safetensors.torch import load_file, save_file
 
 from eyas.capture.forward import capture_batch
 from eyas.data.store import Dump
-from eyas.draft import unroll as unrolling
 from eyas.taps import Tap
 from eyas.targets.target import Target
 from seeded.edits import Choice, Rows, copied, earlier, further, in_reverse, names_of, redump, replace_bytes, rolled
@@ -150,18 +148,6 @@ def trained_on_shifted(s: Set) -> Set:
     return s.but(draft=s.work / "shifted-draft", given=("target", "draft", "data"))
 
 
-@fault("mask-leak", "trained with a mask that hides nothing", "llama")
-def trained_with_a_leak(s: Set) -> Set:
-    attend = unrolling._attend
-
-    def leaky(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor, *own: Any) -> torch.Tensor:
-        return attend(query, key, value, torch.ones_like(visible), *own)
-
-    with mock.patch.object(unrolling, "_attend", leaky):
-        train_draft(target_of(s.target), s.dump, s.work / "leaky-draft", {}, ttt_steps=1)
-    return s.but(draft=s.work / "leaky-draft", given=("target", "draft", "data"))
-
-
 # -- M: shares of ranks ------------------------------------------------------------------------------------------
 
 
@@ -191,7 +177,22 @@ def zig_zag(number: int, rows: Rows) -> None:
     rows["states"].copy_(torch.cat([blocks[0], blocks[3], blocks[1], blocks[2]]))
 
 
+def decoded_without_context(s: Set) -> Set:
+    """Behind the prompt, blocks of four tokens that see only themselves: what a prefill's gathered keys give in decode."""
+    dump, target = Dump.open(s.dump), target_of(s.target)
+    taps = tuple(Tap.parse(name) for name in names_of(s, lambda taps, num_layers: taps))
+
+    def change(number: int, rows: Rows) -> None:
+        ids = dump.sample(number).token_ids.tolist()
+        blocks = [ids[start : start + 4] for start in range(len(ids) // 2, len(ids), 4)]
+        with torch.no_grad():
+            rows["states"][len(ids) // 2 :] = torch.cat([block.states for block in capture_batch(target, blocks, taps, want_top1=False)])
+
+    return redump(s, change).but(given=("target", "draft", "dump"))
+
+
 add("states-partial", "half of the last branch is missing", partial, "llama", "qwen3")
+add("context-lost", "decoded tokens did not see the prompt", decoded_without_context, "llama")
 add("states-scattered", "half of the columns are empty", of_dump(columns_of_rank_0), *FAMILIES[:2])
 add("states-scattered", "half of the rows are empty", of_dump(rows_of_rank_0), "deepseek_v3")
 add("states-scattered", "rows in two ranks' zig-zag order", of_dump(zig_zag), "llama")
