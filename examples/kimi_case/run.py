@@ -100,6 +100,7 @@ def set_ids(folder: Path, ids: list[int]) -> None:
     if not places:
         raise SystemExit(f"{folder / 'config.json'} holds no {IDS}")
     for part in places:
+        part.pop("layer_ids", None)  # a second name for the same
         part[IDS] = ids
     write_json(folder / "config.json", config)
     (folder / "eyas_wiring.json").unlink(missing_ok=True)

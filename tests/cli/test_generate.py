@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 import torch
@@ -73,12 +74,13 @@ def test_json_is_one_object_with_the_rounds(capsys, target_folder, draft_folder)
     assert {made["num_proposed"] for made in result["rounds"][:-2]} == {2}
 
 
-@pytest.mark.parametrize(("no_color", "mark"), [("", "\x1b[32m"), ("1", "[")])
-def test_accepted_tokens_are_marked_when_rounds_are_shown(capsys, monkeypatch, target_folder, draft_folder, no_color, mark):
+@pytest.mark.parametrize(("terminal", "no_color", "mark"), [(True, "", "\x1b[32m"), (True, "1", "["), (False, "", "[")])
+def test_accepted_tokens_are_marked_when_rounds_are_shown(capsys, monkeypatch, target_folder, draft_folder, terminal, no_color, mark):
     from eyas.engine.engine import Engine
     from eyas.engine.request import Round
 
     monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
     rounds = [Round(0, 0, 0, (70,), is_prefill=True), Round(3, 2, 3, (71, 72, 73))]
     real = Engine.run
 
@@ -93,7 +95,7 @@ def test_accepted_tokens_are_marked_when_rounds_are_shown(capsys, monkeypatch, t
     assert marked.count(mark) == 2
     _, bare, _ = run(capsys, *arguments)
     assert "\x1b" not in bare
-    closing = "]" if no_color else "\x1b[0m"
+    closing = "]" if mark == "[" else "\x1b[0m"
     assert marked.replace(mark, "").replace(closing, "") == bare
 
 

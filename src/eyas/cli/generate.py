@@ -40,7 +40,9 @@ def command(
     top_p: Annotated[float, typer.Option("--top-p", help="Sample from the smallest set with this probability; 1 is off.")] = 1.0,
     top_k: Annotated[int, typer.Option("--top-k", help="Sample from the K most likely tokens; 0 is off.")] = 0,
     seed: Annotated[int, typer.Option(help="Start of the random numbers; without meaning at temperature 0.")] = 0,
-    show_rounds: Annotated[bool, typer.Option("--show-rounds", help="Colour accepted draft tokens; brackets if NO_COLOR is set.")] = False,
+    show_rounds: Annotated[
+        bool, typer.Option("--show-rounds", help="Colour accepted draft tokens; brackets off a terminal or if NO_COLOR is set.")
+    ] = False,
     tp: TensorParallelOption = 1,
     rank_timeout: RankTimeoutOption = 600.0,
     device: DeviceOption = "auto",
@@ -85,6 +87,11 @@ def _answer(pair: ServingPair, prompt_ids: list[int], params: SamplingParams, nu
         return request.output()
 
 
+def _marks() -> tuple[str, str]:
+    """What stands around an accepted token: colour would be noise in a file or a pipe."""
+    return ("\x1b[32m", "\x1b[0m") if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else ("[", "]")
+
+
 class _Printer:
     """Writes text as rounds bring it."""
 
@@ -94,7 +101,7 @@ class _Printer:
         self.text = ""
         self._stream = TextStream(target.tokenizer)
         self._silent = silent
-        self._marks = ("", "") if not show_rounds else ("[", "]") if os.environ.get("NO_COLOR") else ("\x1b[32m", "\x1b[0m")
+        self._marks = _marks() if show_rounds else ("", "")
 
     def show(self, round_: Round) -> None:
         for place, token in enumerate(round_.tokens):

@@ -84,7 +84,9 @@ def changes_for(judged: Judged, found: Plan, config: DraftConfig, facts: DraftFa
         top["draft_vocab_size"] = None  # with a number there it would keep a random head of its own
     if facts.kind == "mla" and judged.engine.name == "vllm" and judged.version < _THETA_IN_SCALING_UNTIL:
         top["rope_scaling"] = {**config.rope_parameters, "type": config.rope_parameters["rope_type"]}
-    return ConfigChanges(top=top, eagle_config=found.config["eagle_config"])
+    # Absent means off to every engine, and the word means something else to SpecForge, which writes this layout.
+    removed = () if config.norm_output else ("norm_output",)
+    return ConfigChanges(top=top, eagle_config=found.config["eagle_config"], removed=removed)
 
 
 def untied(draft: Eagle3Draft) -> Eagle3Draft:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from eyas.doctor.hypothesis import Outcome
+from eyas.doctor.hypothesis import Outcome, ruled_out
 from eyas.doctor.replay.subject import Subject
+from eyas.doctor.replay.taps import states_beyond_order
 from eyas.doctor.replay.trial import Option, bench_of, try_options
+from eyas.taps import format_taps
 
 if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
@@ -24,8 +26,11 @@ _EPS = (1e-5, 1e-6)
 
 def try_columns(exam: Examination) -> Outcome:
     """fc's column blocks against the states, with and without the norms in front of it."""
-    subject = bench_of(exam).subject
-    count = subject.config.num_taps
+    bench = bench_of(exam)
+    subject, count = bench.subject, bench.subject.config.num_taps
+    other = states_beyond_order(bench)
+    if other is not None:
+        return ruled_out(f"other states, {format_taps(other)}, predict better than these do in any order")
     if count > 4:
         orders = [_swap(count, a, b) for a in range(count) for b in range(a)]
     else:
