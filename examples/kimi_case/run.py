@@ -27,6 +27,7 @@ from eyas.targets.loading import load_config
 from eyas.targets.made_text import made_chats
 
 ENGINE = f"sglang=={ENGINES['sglang'].newest}"
+THEN = "sglang==0.5.12"  # takes id k for the output of layer k of such a target, and cannot capture its embedding
 IDS = "eagle_aux_hidden_state_layer_ids"
 TP, CP = 2, 2
 RANKS_SECONDS = 3600
@@ -151,13 +152,13 @@ class Case:
 
         return once(out, make)
 
-    def measure(self, name: str, draft: Path, dump: Path, served: Path, as_if: str | None) -> dict[str, Any]:
+    def measure(self, name: str, draft: Path, dump: Path, served: Path, as_if: str | None = None) -> dict[str, Any]:
         """Accuracy and acceptance of a draft under the states it is fed, and what the doctor says about what the server got."""
         given = ("--target", self.target)
-        feed = () if as_if is None else ("--as-if", as_if)
+        feed, engine = ((), ENGINE) if as_if is None else (("--as-if", as_if), THEN)
         chats = ("--chats", self.heldout, "--max-new-tokens", 96, "--dtype", "fp32")
         figures = json.loads(eyas("evaluate", *given, "--draft", draft, *chats, *feed, "--json"))
-        what = ("--draft", served, "--dump", dump, "--data", self.heldout, "--engine", ENGINE)
+        what = ("--draft", served, "--dump", dump, "--data", self.heldout, "--engine", engine)
         told = json.loads(eyas("doctor", *given, *what, "--html", self.out / f"doctor-{name}.html", "--json", may_find=True))
         write_json(self.out / f"doctor-{name}.json", told)
         manifest = read_json(dump / "manifest.json", "the dump's manifest")
@@ -165,6 +166,7 @@ class Case:
         return {
             "name": name,
             "fed": as_if or self.states.trained,
+            "engine": engine,
             "teacher": manifest["wiring"]["teacher"],
             "teacher_agreement": checked["agreeing"] / checked["checked"],
             "first_token_accuracy": figures["first_token_accuracy"],
@@ -187,10 +189,10 @@ def replay(out: Path, small: bool) -> dict[str, Any]:
     numbers = [int(name.split(":")[1]) for name in states.shifted.split(",")]
     cases = [
         case.measure("served-2-30-58", faulty, faulty_dump, case.served("served-2-30-58", faulty, numbers), states.shifted),
-        case.measure("embed-2-30-wrong-teacher", faulty, faulty_dump, case.served("embed-2-30", faulty, None), None),
-        case.measure("right", right, right_dump, case.served("right", right, None), None),
+        case.measure("embed-2-30-wrong-teacher", faulty, faulty_dump, case.served("embed-2-30", faulty, None)),
+        case.measure("right", right, right_dump, case.served("right", right, None)),
     ]
-    return {"target": str(case.target), "states": {"trained": states.trained, "shifted": states.shifted}, "engine": ENGINE, "cases": cases}
+    return {"target": str(case.target), "states": {"trained": states.trained, "shifted": states.shifted}, "cases": cases}
 
 
 def table(result: dict[str, Any]) -> str:
@@ -198,6 +200,7 @@ def table(result: dict[str, Any]) -> str:
     cases = result["cases"]
     rows: list[tuple[str, list[str]]] = [
         ("states fed", [f"`{case['fed']}`" for case in cases]),
+        ("engine that the ids were judged for", [f"`{case['engine']}`" for case in cases]),
         ("teacher of the training", [f"`{case['teacher']}`" for case in cases]),
         ("teacher gives the target's top-1", [f"{100 * case['teacher_agreement']:.1f} %" for case in cases]),
         ("first-token accuracy", [f"{100 * case['first_token_accuracy']:.1f} %" for case in cases]),

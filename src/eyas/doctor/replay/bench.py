@@ -32,6 +32,7 @@ class Bench:
         self.given = self.subject = subject
         self.whole = exam.loaded_target is not None
         self.steps: list[tuple[Fault, Subject, Subject]] = []
+        self.searched: object = None  # the last search over states; see replay.taps
         self._results: dict[tuple[int, int], tuple[Subject, list[Result]]] = {}
         self._screened: dict[int, tuple[Subject, Result]] = {}
 
