@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from eyas.capture.trace import SAME_WEIGHTS, Trace, compare_traces
 from eyas.data.prepare import PrepareSettings, prepare
 from eyas.data.store import Dump
 from eyas.targets.loading import load_target
@@ -52,7 +53,10 @@ def alone(tmp_path_factory, folder: str, prepared: Path) -> Dump:
     return Dump(out)
 
 
-def require_same_samples(dump: Dump, alone: Dump) -> None:
+def require_same(dump: Dump, alone: Dump) -> None:
+    """The same states, and a trace of the same target."""
+    traces = compare_traces(*(Trace.load(one.path / "trace.safetensors") for one in (dump, alone)))
+    assert traces is not None and traces.same and traces.distance <= SAME_WEIGHTS
     assert dump.num_samples == alone.num_samples
     for index in range(alone.num_samples):
         found, wanted = dump.sample(index), alone.sample(index)
@@ -88,7 +92,7 @@ def test_a_lost_rank_ends_the_job_and_the_next_run_goes_on(tmp_path, folder: str
     assert done.returncode == 0, done.stderr[-3000:]
     dump = Dump(tmp_path / "dump")
     assert f"({num_shards} there already)" in done.stderr
-    require_same_samples(dump, alone)
+    require_same(dump, alone)
     manifest = json.loads((tmp_path / "dump" / "manifest.json").read_text())
     assert {json.dumps(shard["layout"]) for shard in manifest["shards"]} == {'{"tp": 2, "cp": 1}'}
     assert len(manifest["shards"]) > 4
@@ -102,7 +106,7 @@ def test_the_command_writes_the_dump_of_one_process(tmp_path, folder: str, prepa
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads(done.stdout)
     assert report["num_samples"] == alone.num_samples and report["teacher_check"]["passed"]
-    require_same_samples(Dump(tmp_path / "dump"), alone)
+    require_same(Dump(tmp_path / "dump"), alone)
     manifest = json.loads((tmp_path / "dump" / "manifest.json").read_text())
     assert manifest["shards"][0]["layout"] == {"tp": 2, "cp": 2, "cp_order": "zig-zag"}
 

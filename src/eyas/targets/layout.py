@@ -115,15 +115,16 @@ def start_layout(tp: int, cp: int, order: str, device: torch.device, timeout_sec
         if device.index != int(os.environ["LOCAL_RANK"]):
             raise UserError("each rank takes the GPU of its own number", got=f"--device {device}", allowed="--device auto or cuda")
         torch.cuda.set_device(device)
-    dist.init_process_group(_BACKENDS[device.type], timeout=timedelta(seconds=timeout_seconds))
-    was_quiet, console.quiet = console.quiet, dist.get_rank() != 0
+    rank, was_quiet = int(os.environ["RANK"]), console.quiet
     try:
+        dist.init_process_group(_BACKENDS[device.type], timeout=timedelta(seconds=timeout_seconds))
+        console.quiet = rank != 0
         yield lay_out(tp, cp, order, device)
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
         raise UserError(
-            f"rank {dist.get_rank()} lost another rank",
+            f"rank {rank} lost another rank",
             got=str(error).splitlines()[0],
             remedy="see that rank's own error: torchrun names the first that failed; the same command goes on where this one stopped",
         ) from error

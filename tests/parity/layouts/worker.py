@@ -64,7 +64,6 @@ def look(target: Target, layout: Layout) -> tuple[dict[str, torch.Tensor], dict[
     tensors["drafted"] = draft_tokens(target, found["states"], batch[0])
     facts: dict[str, Any] = {
         "hashes": {name: layout.of_all(bit_hash(tensor)) for name, tensor in tensors.items() if tensor.numel()},
-        "shapes": {name: list(tensor.shape) for name, tensor in tensors.items()},
     }
     try:
         facts["decoded"] = decode(target, [text[:9] for text in batch[:2]])
