@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from eyas.capture.check import SlotVerdict
+    from eyas.capture.plan import Text
     from eyas.doctor.replay.bench import Bench
     from eyas.doctor.replay.samples import RawSample
     from eyas.doctor.server.asking import Asking
@@ -34,7 +35,8 @@ _NEEDED = {"readings": "needs --server, --metrics or --log", "figures": "needs -
 class Examination:
     """`faults` are those confirmed so far. `broken`: codes whose test raised. `notes`: what the user should know beside them.
 
-    `measured`: figures for the report.
+    `measured`: figures for the report. `nearest_rows` [V]: which of the target's tokens each row of lm_head
+    is most like, where the map says others.
     """
 
     def __init__(self, exhibits: Exhibits, options: Options) -> None:
@@ -43,6 +45,7 @@ class Examination:
         self.broken: list[str] = []
         self.notes: list[str] = []
         self.measured: dict[str, Any] = {}
+        self.nearest_rows: torch.Tensor | None = None
         self.slots: tuple[Slot, ...] = ()
 
     # -- configs and headers -------------------------------------------------------------------------------------
@@ -107,6 +110,14 @@ class Examination:
         from eyas.doctor.replay.bench import set_up
 
         return set_up(self)
+
+    @cached_property
+    def texts(self) -> list[Text]:
+        """What is replayed where the target's layers are there. Raises UserError if there is none."""
+        from eyas.doctor.replay.texts import texts_of
+
+        assert self.loaded_target is not None
+        return texts_of(self, self.loaded_target)
 
     why_no_target = "no target was given"
     why_no_bench = "a replay needs --draft and --target"
@@ -179,6 +190,11 @@ class Examination:
             elif need not in given:
                 return _NEEDED.get(need, f"needs --{need}")
         return None
+
+    def recorded(self, field: str) -> dict[str, Any]:
+        """What the wirings of draft and dump say, by whose they are; a wiring that is absent says nothing."""
+        wirings = {"draft": self.draft.said if self.draft else {}, "dump": self.dump.wiring if self.dump else {}}
+        return {name: wiring[field] for name, wiring in wirings.items() if field in wiring}
 
     def suspects(self, *codes: str) -> bool:
         """Whether a test before this one confirmed one of these codes."""

@@ -108,10 +108,8 @@ def _setting(exam: Examination) -> tuple[Bench | None, Target | None, list[tuple
     bench, target = exam.bench, exam.loaded_target
     if bench is None or target is None:
         return None, None, []
-    from eyas.doctor.replay.texts import texts_of
-
     prompts = []
-    for text in texts_of(exam, target):
+    for text in exam.texts:
         start = next((place for place, own in enumerate(text.loss_mask) if own), 0)
         if start > 2 and text.token_ids[:start] not in prompts:
             prompts.append(tuple(text.token_ids[:start]))

@@ -5,6 +5,7 @@ Shapes: V draft vocabulary, W target vocabulary, H hidden size.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +106,9 @@ def repairs(exam: Examination, d2t: torch.Tensor, config: DraftConfig) -> list[R
         found += [
             Repair(f"every id {by:+d}", (inside + by).clamp(0, size - 1), f"move every id of d2t by {by:+d}", "map-other") for by in (-1, 1)
         ]
+    if exam.nearest_rows is not None and len(exam.nearest_rows) == count:
+        remedy = "rebuild d2t: row i is the token whose row of the target's head it is most like"
+        found.append(Repair("rows mean the target's tokens that they are most like", exam.nearest_rows, remedy, "map-other"))
     for name, ids in _counted(exam, count, size).items():
         found.append(Repair(f"the {count} most frequent tokens of {name}", ids, f"use the map that is counted on {name}", "map-other"))
     found.append(Repair(f"the first {count} tokens", rows, "the head was trained without a map: store d2t of zeros", "map-other"))
@@ -160,12 +164,13 @@ def check_rows(exam: Examination) -> Outcome:
     nearest, likeness = _nearest(head.float(), parts.head_rows(torch.arange(parts.vocab_size)).float())
     ids = d2t.long() + torch.arange(len(d2t))
     own = nearest == ids
-    strong = likeness > 0.3
+    strong = likeness > max(0.3, 1.5 * (2 * math.log(parts.vocab_size) / parts.hidden_size) ** 0.5)  # the latter is what chance gives
     numbers: dict[str, Any] = {"rows": len(ids), "strong": int(strong.sum()), "own": int((own & strong).sum())}
     if int(strong.sum()) < max(20, 0.2 * len(ids)):
         return untestable("the head's rows are not like the target's: it did not begin as the target's head")
     share = float(own[strong].float().mean())
     if share < 0.5:
+        exam.nearest_rows = torch.where(strong, nearest, ids.clamp(0, parts.vocab_size - 1))
         text = f"of {int(strong.sum())} rows of lm_head that are like one of the target's, {percent(share)} are like the one that d2t names"
         remedy = "d2t belongs to another head: " + _TRAINED
         return confirmed(Fault("map-other", "draft", (Evidence(text, numbers),), remedy, 0.82, shadow=("map-broken", "map-absolute")))

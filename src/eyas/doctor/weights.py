@@ -68,9 +68,8 @@ def untrained(exam: Examination) -> Outcome:
             if zero > 0.02 and name.startswith(("fc", "midlayer", "lm_head")):
                 problems.append(Evidence(f"{percent(zero)} of the rows of {name} are zero", {"tensor": name, "share": zero}))
     if problems:
-        return confirmed(
-            Fault("weights-untrained", "draft", tuple(problems[:4]), _RESTORE, 0.8, shadow=("head-foreign", "embedding-foreign"))
-        )
+        shadow, covers = ("head-foreign", "embedding-foreign"), ("norm-feedback", "step-shift", "architecture")
+        return confirmed(Fault("weights-untrained", "draft", tuple(problems[:4]), _RESTORE, 0.95, shadow=shadow, covers=covers))
     return ruled_out("no weight is constant or empty")
 
 

@@ -53,7 +53,7 @@ def target_in_int8(s: Set) -> Set:
     def change(held: Tensors) -> None:
         for name, weight in held.items():
             if weight.dim() == 2:
-                scale = weight.abs().amax(1, keepdim=True) / 127
+                scale = weight.abs().amax(1, keepdim=True).clamp_min(1e-9) / 127
                 held[name] = (weight / scale).round() * scale
 
     return retarget(s, change).but(given=("target", "draft", "data"))

@@ -309,6 +309,7 @@ HYPOTHESES = (
         _without,
         prior=0.3,
         seconds=0.3,
+        last=True,
     ),
     Hypothesis(
         "not-loadable",

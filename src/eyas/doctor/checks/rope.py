@@ -65,7 +65,7 @@ def _schema(exam: Examination) -> Outcome:
     if bad or any(number(value) is None or float(value) <= 0 for value in odd):
         text = f"RoPE's keys cannot be read: {bad or odd}"
         return confirmed(Fault("rope-schema", "draft", (Evidence(text),), _BOTH, 0.75))
-    lacking = [f"{place} is {name}, and lacks {', '.join(lost)}" for place, name in kind.items() if (lost := _lost(layer[place], name))]
+    lacking = [f"{place} is {name}, and lacks {', '.join(absent)}" for place, name in kind.items() if (absent := _lost(layer[place], name))]
     lacking += [f"{place} is {name!r}, which no reader knows" for place, name in kind.items() if name not in _NEEDED]
     if lacking:
         return confirmed(Fault("rope-schema", "draft", tuple(Evidence(f"config.json: {text}") for text in lacking), _BOTH, 0.75))

@@ -26,13 +26,16 @@ def _template(exam: Examination) -> Outcome:
     text = template_of(exam)
     if text is None:
         return untestable("the target has no chat template that can be read")
-    here, faults = sha256_text(text), []
-    for name, wiring in (("draft", exam.draft.said if exam.draft else {}), ("dump", exam.dump.wiring if exam.dump else {})):
-        there = wiring.get("chat_template_hash")
-        if isinstance(there, str) and there != here:
-            words = f"the {name} was made with chat template {there[:12]}, and the target now renders with {here[:12]}"
-            faults.append(Fault("template-differs", name, (Evidence(words),), _SAME, 0.55))
-    return confirmed(*faults) if faults else ruled_out(f"the template is the recorded one ({here[:12]})")
+    here = sha256_text(text)
+    words = {
+        name: f"the {name} was made with chat template {there[:12]}, and the target now renders with {here[:12]}"
+        for name, there in exam.recorded("chat_template_hash").items()
+        if isinstance(there, str) and there != here
+    }
+    if words:
+        fault = Fault("template-differs", " and ".join(words), tuple(Evidence(part) for part in words.values()), _SAME, 0.55)
+        return confirmed(fault)
+    return ruled_out(f"the template is the recorded one ({here[:12]})")
 
 
 _SAME = "serve with the template of training, or render and capture the chats again with the served one"

@@ -66,9 +66,7 @@ def predicted(exam: Examination, subject: Subject, num_draft_tokens: int, temper
     target = exam.loaded_target
     if target is None or subject.shift or subject.ahead or subject.normed:
         return None
-    from eyas.doctor.replay.texts import texts_of
-
-    answers = [answer for text in texts_of(exam, target) if (answer := _answer(text)) is not None]
+    answers = [answer for text in exam.texts if (answer := _answer(text)) is not None]
     if not answers:
         return None
     pair = Pair(target, subject.build(target), subject.taps)

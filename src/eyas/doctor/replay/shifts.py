@@ -12,7 +12,7 @@ import torch
 
 from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, percent, ruled_out
 from eyas.doctor.replay.measuring import compare, measure
-from eyas.doctor.replay.trial import Option, bench_of, try_options, unmended, weight_of
+from eyas.doctor.replay.trial import LEARNT, Option, bench_of, try_options, unmended, weight_of
 from eyas.draft.model import Eagle3Draft
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def first_step(
 def try_steps(exam: Examination) -> Outcome:
     """Step 1 at another RoPE position, with another token, or with rows of step 0 that it should not see."""
     bench = bench_of(exam)
-    base = bench.results(bench.subject, 2)[1]
+    first, base = bench.results(bench.subject, 2)
     options = {
         "step 1 stands at step 0's position": (0, 1, 0),
         "step 1 stands two positions on": (2, 1, 0),
@@ -136,7 +136,11 @@ def try_steps(exam: Examination) -> Outcome:
         if screened.nats <= 0:
             continue
         tried[words] = won = compare(measure(bench.subject, bench.target, bench.evidence, bench.evidence.first, 2, steps)[1], base)
-        if won.decisive(False) and (best is None or won.after > tried[best].after) and won.after > 1.1 * won.before:
+        if (
+            won.decisive(False)
+            and (best is None or won.after > tried[best].after)
+            and won.after > max(1.1 * won.before, LEARNT * first.accuracy)
+        ):
             best = words
     if best is None:
         return ruled_out(

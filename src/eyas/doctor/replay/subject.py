@@ -45,6 +45,14 @@ class Subject:
         t2d = torch.zeros(self.config.vocab_size, dtype=torch.bool).index_fill_(0, ids, True)
         return self.having({"d2t": ids - torch.arange(len(ids)), "t2d": t2d})
 
+    def rising(self) -> Subject:
+        """The same draft with the rows of its head in the order of their ids, as engines have them."""
+        order = self.ids.argsort(stable=True)
+        if self.config.lm_head_source != "draft" or bool((order[1:] > order[:-1]).all()):
+            return self
+        ids = self.ids[order]
+        return self.having({"lm_head.weight": self.tensors["lm_head.weight"][order], "d2t": ids - torch.arange(len(ids))})
+
     @property
     def ids(self) -> torch.Tensor:
         """The target ids that the rows of lm_head are said to mean; they may lie out of range."""

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from eyas.data.chats import read_chats
 from eyas.data.render import ChatRenderer, SkippedChat
 from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, percent, ruled_out, suspected, untestable
 from eyas.errors import UserError
+from eyas.evaluate.answers import spread
 from eyas.targets.loading import load_stop_ids, load_tokenizer, tokenizer_hash
 
 if TYPE_CHECKING:
+    import torch
+
     from eyas.doctor.examination import Examination
+    from eyas.doctor.replay.samples import RawSample
 
 _OWN, _DOUBTFUL = 0.6, 0.8  # of the answers' tokens that the target itself prefers
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 _BEGUN = 0.3  # of the answers that must begin as the target would
+_CHATS = 200
+_TOGETHER = 8  # texts in one forward
 _REFUSED = 0.02  # of the chats that the template may refuse before the file is called broken
 _THOUGHTS = ("<think>", "<|thinking|>")
 
@@ -31,14 +38,16 @@ def check_tokenizer(exam: Examination) -> Outcome:
         return confirmed(
             Fault("tokenizer-differs", "target", (Evidence(text),), "copy tokenizer.json and tokenizer_config.json again", 0.6)
         )
-    faults = []
-    for name, wiring in (("draft", exam.draft.said if exam.draft else {}), ("dump", exam.dump.wiring if exam.dump else {})):
-        there = wiring.get("tokenizer_hash")
-        if isinstance(there, str) and there != here:
-            words = f"the {name} was made with tokenizer {there[:12]}, and the target's is {here[:12]}: the same text has other ids"
-            remedy = "use the tokenizer files that it was made with"
-            faults.append(Fault("tokenizer-differs", name, (Evidence(words),), remedy, 0.9, covers=("template-differs", "text-foreign")))
-    return confirmed(*faults) if faults else ruled_out(f"every token has the id that was recorded ({here[:12]})")
+    words = {
+        name: f"the {name} was made with tokenizer {there[:12]}, and the target's is {here[:12]}: the same text has other ids"
+        for name, there in exam.recorded("tokenizer_hash").items()
+        if isinstance(there, str) and there != here
+    }
+    if words:
+        evidence, remedy = tuple(Evidence(part) for part in words.values()), "use the tokenizer files that it was made with"
+        subject = " and ".join(words)
+        return confirmed(Fault("tokenizer-differs", subject, evidence, remedy, 0.9, covers=("template-differs", "text-foreign")))
+    return ruled_out(f"every token has the id that was recorded ({here[:12]})")
 
 
 def check_bos(exam: Examination) -> Outcome:
@@ -73,32 +82,40 @@ def _served_with(tokenizer: Any) -> bool:
 _ALSO = ("pair-shift", "label-shift", "mask-rule", "mask-shift", "tokenizer-differs", "target-changed", "dump-other-rows")
 
 
+def _own_tokens(exam: Examination, samples: Sequence[RawSample]) -> Iterator[tuple[RawSample, torch.Tensor]]:
+    """Each sample with the target's own token after every position [T]; those of which nothing tells it are left out."""
+    target = exam.loaded_target
+    if target is None:
+        yield from ((sample, sample.top1) for sample in samples if sample.top1 is not None and len(sample.top1) == len(sample.token_ids))
+        return
+    from eyas.capture.forward import capture_batch
+
+    good = [one for one in samples if len(one.token_ids) and int(one.token_ids.min()) >= 0 and int(one.token_ids.max()) < target.vocab_size]
+    good.sort(key=lambda sample: len(sample.token_ids))
+    for start in range(0, len(good), _TOGETHER):
+        part = good[start : start + _TOGETHER]
+        captured = capture_batch(target, [sample.token_ids.tolist() for sample in part], ())
+        yield from ((sample, item.top1) for sample, item in zip(part, captured, strict=True))
+
+
 def check_own(exam: Examination) -> Outcome:
     """By the target where it can run; else by the tokens that the dump stored as its own."""
-    samples = exam.samples[:32]
-    target = exam.loaded_target
-    hits = total = begun = begins = 0
-    for sample in samples:
-        rows = sample.answer_rows
-        ids = sample.token_ids
-        if target is not None and len(ids) and int(ids.min()) >= 0 and int(ids.max()) < target.vocab_size:
-            from eyas.capture.forward import capture_batch
-
-            said = capture_batch(target, [ids.tolist()], ())[0].top1
-        elif sample.top1 is not None and len(sample.top1) == len(ids):
-            said = sample.top1
-        else:
-            continue
+    hits = total = begun = begins = later = lasts = 0
+    for sample, said in _own_tokens(exam, exam.samples[:32]):
+        rows, ids = sample.answer_rows, sample.token_ids
         own = said[rows] == ids[rows + 1]
         hits, total = hits + int(own.sum()), total + len(rows)
-        first = own[~sample.loss_mask[rows]]  # the row before an answer's first token
-        begun, begins = begun + int(first.sum()), begins + len(first)
+        starts = ~sample.loss_mask[rows]  # the row before an answer's first token
+        begun, begins = begun + int(own[starts].sum()), begins + int(starts.sum())
+        for part in own.tensor_split(starts.nonzero().flatten()):
+            later, lasts = later + int(part[len(part) // 2 :].sum()), lasts + len(part) - len(part) // 2
     if not total:
         return untestable("nothing says what the target itself would say here")
     share = hits / total
-    numbers = {"own": share, "tokens": total, "begun": begun, "answers": begins}
-    if share >= _OWN and begins >= 10 and begun < _BEGUN * begins and not exam.suspects("mask-rule", "mask-shift"):
-        text = f"{begins - begun} of {begins} answers begin otherwise than the target would, which prefers {percent(share)} of their tokens"
+    tail = later / max(1, lasts)
+    numbers = {"own": share, "tokens": total, "begun": begun, "answers": begins, "own_in_second_halves": tail}
+    if tail >= _OWN and begins >= 10 and begun < _BEGUN * begins and not exam.suspects("mask-rule", "mask-shift"):
+        text = f"{begins - begun} of {begins} answers begin otherwise than the target would, which prefers {percent(tail)} of what follows"
         text += ": they were rendered by another template, or an empty thought or a blank was put in front of them"
         return confirmed(Fault("template-differs", "dump", (Evidence(text, numbers),), _RENDER, 0.65))
     if share >= _DOUBTFUL:
@@ -134,7 +151,7 @@ _RENDER = "render the chats with the served template and capture again: eyas dat
 
 
 def check_data(exam: Examination) -> Outcome:
-    """Every chat of --data through the target's template."""
+    """Chats of --data through the target's template; of many, some from everywhere."""
     data = exam.exhibits.data
     assert data is not None
     assert exam.target is not None
@@ -143,7 +160,7 @@ def check_data(exam: Examination) -> Outcome:
     try:
         tokenizer = load_tokenizer(str(exam.target.folder), exam.exhibits.trust_remote_code)
         renderer = ChatRenderer(tokenizer, load_stop_ids(str(exam.target.folder), tokenizer), 4096)
-        chats = list(read_chats(data))
+        chats = spread(list(read_chats(data)), _CHATS)
     except UserError as error:
         fault = Fault(
             "data-broken", "data", (Evidence(" ".join(str(error).split())),), "mend the file: one JSON object with messages a line", 0.7

@@ -5,6 +5,8 @@ Legend: B texts, T positions, n slots, H hidden size, R rows (padded).
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +19,7 @@ from eyas.data.chats import read_chats
 from eyas.errors import UserError
 from eyas.evaluate.answers import greedy_answers, render_prompts, spread
 from eyas.evaluate.infer.evidence import MIN_ROWS, Batch, Evidence, gather_evidence
+from eyas.files import write_text
 from eyas.taps import Tap
 from eyas.targets.target import Target
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 _SEARCH_ROWS = 384
 _PROMPTS, _NEW_TOKENS, _BATCH = 48, 96, 16
 _BATCH_TOKENS = 2048
+_CHATS = 400
 _HELD_OUT = Path(__file__).parents[2] / "data" / "prompts" / "heldout.jsonl"
 
 
@@ -34,7 +38,7 @@ def evidence_of(exam: Examination) -> Evidence:
     """With the whole target any text will do; without its layers only what a dump holds. Raises UserError if there is no text."""
     target = exam.loaded_target
     if target is not None:
-        texts = texts_of(exam, target)
+        texts = exam.texts
         exam.measured["texts"] = len(texts)
         return gather_evidence(target, texts, exam.options.rows, _SEARCH_ROWS)
     if not exam.samples:
@@ -46,7 +50,7 @@ def texts_of(exam: Examination, target: Target) -> list[Text]:
     """In order of preference. Raises UserError if there is none."""
     if exam.exhibits.data is not None:
         try:
-            return list(read_corpus(exam.exhibits.data, str(exam.exhibits.target), exam.exhibits.trust_remote_code).texts)
+            return _chats(exam, exam.exhibits.data)
         except UserError as error:
             exam.notes.append(f"--data has no answers that can be replayed, so the target answers its prompts: {error.what}")
             return _answered(target, exam.exhibits.data)
@@ -55,6 +59,18 @@ def texts_of(exam: Examination, target: Target) -> list[Text]:
     if good:
         return good
     return _answered(target, _HELD_OUT)
+
+
+def _chats(exam: Examination, data: Path) -> list[Text]:
+    """Of a file with many chats, some from everywhere: a replay needs no more rows than it measures."""
+    target, trusted = str(exam.exhibits.target), exam.exhibits.trust_remote_code
+    chats = list(read_chats(data)) if data.is_file() else []
+    if len(chats) <= _CHATS:
+        return list(read_corpus(data, target, trusted).texts)
+    with tempfile.TemporaryDirectory() as folder:
+        some = Path(folder) / data.name
+        write_text(some, "".join(json.dumps(chat.to_json()) + "\n" for chat in spread(chats, _CHATS)))
+        return list(read_corpus(some, target, trusted).texts)
 
 
 def _answered(target: Target, chats: Path) -> list[Text]:

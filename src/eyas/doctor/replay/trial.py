@@ -15,6 +15,7 @@ from eyas.doctor.replay.subject import Subject
 if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
 
+LEARNT = 0.5  # of step 0's accuracy: a later step below it was never trained, whatever is tried
 _PROMISING = 0.002  # nats on the search rows: no more rows are spent on what gains less there
 
 
@@ -45,11 +46,13 @@ def try_options(
     step: int = 0,
     suspected: bool = False,
     factor: float = 1.0,
+    least: float = 0.0,
     shadow: tuple[str, ...] = (),
 ) -> Outcome:
     """Args:
     step: by which the fix is judged; at step 1 the first step must not get worse.
     factor: how many times as accurate as before it must be: more than 1 for fixes that also give the draft more to know.
+    least: how accurate it must be.
     """
     bench = bench_of(exam)
     if not options:
@@ -57,7 +60,7 @@ def try_options(
     before = bench.results(bench.subject, step + 1)
     hopeful = _screened(bench, options, step)
     tried = {option.what: compare(bench.results(option.subject, step + 1)[step], before[step]) for option in hopeful}
-    good = [option for option in hopeful if _takes(tried[option.what], suspected, factor)]
+    good = [option for option in hopeful if _takes(tried[option.what], suspected, factor, least)]
     figures = {what: round(item.after, 4) for what, item in tried.items()}
     if not good:
         share = percent(before[step].accuracy)
@@ -76,7 +79,8 @@ def try_options(
 
 def unmended(exam: Examination) -> tuple[str, ...]:
     """What is wrong with the draft and could not be mended: what it says then may look like the tokens of another position or layer."""
-    return tuple({fault.code for fault in exam.faults if fault.subject == "draft" and fault.code in _BREAKS and not fault.verified})
+    mended = {fault.code for fault in exam.faults if fault.verified}
+    return tuple({fault.code for fault in exam.faults if fault.subject == "draft" and fault.code in _BREAKS} - mended)
 
 
 def weight_of(won: Comparison) -> float:
@@ -95,5 +99,5 @@ def _screened(bench: Bench, options: Sequence[Option], step: int) -> list[Option
     return [option for _, option in found[:3]]
 
 
-def _takes(item: Comparison, suspected: bool, factor: float) -> bool:
-    return item.decisive(suspected) and item.after >= factor * item.before
+def _takes(item: Comparison, suspected: bool, factor: float, least: float) -> bool:
+    return item.decisive(suspected) and item.after >= max(least, factor * item.before)

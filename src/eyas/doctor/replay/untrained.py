@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, percent, ruled_out
+from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, percent, ruled_out, untestable
 from eyas.doctor.noise import untrained_parts
 from eyas.doctor.replay.bench import Bench
 from eyas.doctor.replay.measuring import compare
-from eyas.doctor.replay.trial import bench_of
+from eyas.doctor.replay.trial import bench_of, unmended
 
 if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
@@ -28,6 +28,8 @@ _LOOKS_LIKE = ("taps-other", "taps-shifted", "slot-order", "map-other", "head-fo
 
 def try_noise(exam: Examination) -> Outcome:
     bench = bench_of(exam)
+    if unmended(exam) or exam.suspects("target-changed", "other-target"):
+        return untestable("the draft is broken otherwise: whatever stands in its parts, it does no better")
     names = untrained_parts({name: tensor for name, tensor in exam.tensors.items() if name in bench.subject.tensors})
     if not names:
         return ruled_out("every matrix has directions of its own: none looks like fresh noise")

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 _SUSPECTS = ("map-broken", "map-absolute", "map-other", "map-missing", "files-mixed")
 _POOR = 0.7  # of the target's tokens, below which a vocabulary is called too small for these texts
-_RIGHT = 0.3  # of the rows whose token has an id: so often right, the ids that there are must be the right ones
-_FEWEST = 12  # such rows
+_RIGHT = 0.4  # of the tokens that have an id: so often right, the ids that there are must be the right ones
+_FEWEST = 5  # such tokens
 
 
 def try_maps(exam: Examination) -> Outcome:
@@ -25,6 +25,8 @@ def try_maps(exam: Examination) -> Outcome:
     subject = bench.subject
     if subject.config.full_vocabulary and bool((subject.tensors["d2t"] == 0).all()):
         return ruled_out("the draft knows the whole vocabulary, and its ids are the target's")
+    if exam.suspects("head-foreign", "head-missing", "weights-untrained") and not _other_head(exam):
+        return untestable("lm_head comes first: rows of noise mean whatever they happen to be preferred for")
     known, right = _covered(exam)
     if known < _POOR and right >= _RIGHT and not exam.suspects(*_SUSPECTS):
         return ruled_out(f"only {percent(known)} of the tokens have an id, but of these it gets {percent(right)} right: the map is its own")
@@ -37,19 +39,30 @@ def try_maps(exam: Examination) -> Outcome:
     if seen is not None:
         words = "rows mean the tokens for which they are preferred in these texts"
         options.append(Option(words, subject.mapped(seen), "rebuild d2t from the checkpoint that lm_head was trained with", "map-other"))
-    shadow: tuple[str, ...] = ("map-missing", "map-broken", "map-absolute")
-    if exam.suspects("head-foreign", "weights-untrained"):  # rows of noise mean whatever they happen to be preferred for
-        shadow = (*shadow, "head-foreign", "weights-untrained")
+    shadow = ("map-missing", "map-broken", "map-absolute")
     return try_options(exam, "map-other", options, suspected=exam.suspects(*_SUSPECTS), shadow=shadow)
 
 
+def _other_head(exam: Examination) -> bool:
+    """Whether the head was replaced since the draft was given."""
+    bench = bench_of(exam)
+    return bench.subject.tensors.get("lm_head.weight") is not bench.given.tensors.get("lm_head.weight")
+
+
 def _covered(exam: Examination) -> tuple[float, float]:
-    """The share of the target's own tokens that have an id in the draft, and how often the draft is right on these."""
+    """The share of the target's own tokens that have an id in the draft, and how often the draft is right on these.
+
+    The mean over tokens, not over rows: a wrong map is right in its beginning, where end-of-turn tokens stand.
+    """
     bench = bench_of(exam)
     result = bench.results(bench.subject)[0]
     known_N = torch.isin(result.label, bench.subject.ids)
-    right = float(result.hits[known_N].float().mean()) if int(known_N.sum()) >= _FEWEST else 0.0
-    return float(known_N.float().mean()), right
+    tokens, place_N = result.label[known_N].unique(return_inverse=True)
+    if len(tokens) < _FEWEST:
+        return float(known_N.float().mean()), 0.0
+    hits = torch.zeros(len(tokens)).index_add_(0, place_N, result.hits[known_N].float())
+    counts = torch.bincount(place_N, minlength=len(tokens))
+    return float(known_N.float().mean()), float((hits / counts).mean())
 
 
 def coverage(exam: Examination) -> Outcome:
