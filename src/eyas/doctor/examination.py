@@ -147,9 +147,11 @@ class Examination:
     @cached_property
     def asking(self) -> Asking | None:
         """None without --server. Raises UserError if no OpenAI-compatible server answers."""
+        if self.exhibits.server is None:  # files alone are judged without torch, which asking loads
+            return None
         from eyas.doctor.server.asking import Asking
 
-        return None if self.exhibits.server is None else Asking(self)
+        return Asking(self)
 
     @cached_property
     def judge(self) -> Judge:
