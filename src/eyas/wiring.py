@@ -16,7 +16,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from eyas.errors import UserError, WiringError
 from eyas.taps import Tap, format_taps, parse_taps
@@ -27,6 +27,8 @@ PAIRING = "state[p] with token[p+1] predicts token[p+2]"
 LOSS_MASK_RULE = "row p is trained iff token[p+1] and token[p+2] are answer tokens, end-of-turn included"
 
 FieldClass = Literal["must match", "compared in numbers", "recorded"]
+D2tKind = Literal["offset", "full"]
+Owner = Literal["target", "draft"]
 
 
 def _must(default: Any = None) -> Any:
@@ -57,10 +59,10 @@ class Wiring:
     norm_output: bool | None = _must()
     rope_inv_freq: tuple[float, ...] | None = _must()
     rope_attention_scaling: float | None = _must()
-    d2t_kind: Literal["offset", "full"] | None = _must()
+    d2t_kind: D2tKind | None = _must()
     d2t_hash: str | None = _must()
-    embedding_source: Literal["target", "draft"] | None = _must()
-    lm_head_source: Literal["target", "draft"] | None = _must()
+    embedding_source: Owner | None = _must()
+    lm_head_source: Owner | None = _must()
 
     target_name: str | None = _numbers()
     trace_hash: str | None = _numbers()
@@ -183,6 +185,9 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
 }
 
 
+_CHOICES: dict[str, Any] = {"d2t_kind": D2tKind, "embedding_source": Owner, "lm_head_source": Owner}
+
+
 def _parse_field(name: str, value: Any, where: str) -> Any:
     if name == "taps":
         if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
@@ -197,9 +202,8 @@ def _parse_field(name: str, value: Any, where: str) -> Any:
             raise UserError(f"{where}: wiring field rope_inv_freq must be a list of numbers", got=repr(value)[:80])
         return tuple(float(part) for part in value)
     annotation = str(Wiring.__dataclass_fields__[name].type)
-    kind = next((key for key in _KINDS if annotation.startswith(key)), "str")
-    chosen = annotation.startswith("Literal") and repr(value).replace("'", '"') not in annotation
-    if chosen or not _KINDS[kind](value):
+    fits = _KINDS.get(annotation.removesuffix(" | None"), lambda value: value in get_args(_CHOICES[name]))
+    if not fits(value):
         raise UserError(f"{where}: wiring field {name} has the wrong type or value", got=repr(value)[:80], allowed=annotation)
     return value
 
