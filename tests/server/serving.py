@@ -279,6 +279,9 @@ def accepts_everything(engine: Engine) -> None:
 def forgets_nothing(engine: Engine) -> None:
     """The target's cache keeps refused proposals."""
     runner = engine.runner
+    assert engine.drafter is not None
+    for cache in (runner.cache, engine.drafter.cache):
+        cache.grow(2 * MAX_LENGTH)  # what is never taken back needs room
     verify, forwarded = runner.verify, [0]
 
     def remember(ids_BT: torch.Tensor, *more: Any) -> Any:
