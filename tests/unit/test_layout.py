@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig
 
+from eyas.capture.parallel import agree
 from eyas.capture.parallel.agree import bit_hash, require_agreement
 from eyas.capture.parallel.share import Share
 from eyas.capture.rows import row_orders
@@ -64,6 +65,13 @@ def test_what_ranks_hash_changes_with_every_bit_and_with_the_order():
     assert bit_hash(other) != bit_hash(state)
     assert bit_hash(state.flip(0)) != bit_hash(state)
     assert bit_hash(torch.tensor([1, 2])) != bit_hash(torch.tensor([2, 1]))
+
+
+def test_the_hash_does_not_depend_on_how_much_is_looked_at_at_a_time(monkeypatch):
+    state = torch.randn(50, 8)
+    whole = bit_hash(state)
+    monkeypatch.setattr(agree, "_CHUNK", 7)
+    assert bit_hash(state) == whole
 
 
 def test_ranks_that_differ_are_named(monkeypatch):

@@ -13,14 +13,19 @@ from eyas.errors import UserError
 from eyas.targets.layout import Layout
 
 _ODD = 0x5851F42D4C957F2D  # Knuth's multiplier for 64 bits
+_CHUNK = 1 << 22  # elements at a time: as 64-bit numbers they take several times the state's own room
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def bit_hash(tensor: torch.Tensor) -> int:
     """A number that changes with any bit of `tensor`, and with the order of its elements."""
-    bits = tensor.contiguous().view(_BITS[tensor.element_size()]).flatten().long()
-    place = torch.arange(1, len(bits) + 1, device=bits.device) * _ODD | 1  # wraps around, as wanted
-    return int((bits * place).sum())
+    bits = tensor.contiguous().view(_BITS[tensor.element_size()]).flatten()
+    total = torch.zeros((), dtype=torch.int64, device=bits.device)
+    for start in range(0, len(bits), _CHUNK):
+        part = bits[start : start + _CHUNK].long()
+        place = torch.arange(start + 1, start + 1 + len(part), device=bits.device) * _ODD | 1  # wraps around, as wanted
+        total += (part * place).sum()
+    return int(total)
 
 
 def require_agreement(layout: Layout, what: str, tensors: Sequence[torch.Tensor]) -> None:
