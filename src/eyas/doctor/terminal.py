@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -47,18 +48,15 @@ def show_plan(hypotheses: list[tuple[Hypothesis, str | None]], console: Console)
 def _finding(number: int, finding: Finding) -> RenderableType:
     verified = " (fix applied in memory and measured)" if finding.verified else ""
     head = Text(f"{number}. {finding.title}: {finding.subject}", style="bold")
-    lines: list[RenderableType] = [
-        head,
-        Text(f"   {finding.code}, kind {finding.kind}{verified}; docs/doctor/{finding.code}.md", style="dim"),
-    ]
-    lines += [Text(f"   {item.text}") for item in finding.evidence[:5]]
-    lines.append(Text(f"   remedy: {finding.remedy}", style="cyan"))
-    return Group(*lines, Text(""))
+    lines = [Text(f"{finding.code}, kind {finding.kind}{verified}; docs/doctor/{finding.code}.md", style="dim")]
+    lines += [Text(item.text) for item in finding.evidence[:5]]
+    lines.append(Text(f"remedy: {finding.remedy}", style="cyan"))
+    return Group(head, *(Padding(line, (0, 0, 0, 3)) for line in lines), Text(""))
 
 
 def _wiring(diagnosis: Diagnosis) -> RenderableType:
     """Target state -> slot of fc: as declared, and as it was found to be."""
-    table = Table(title="wiring: which state goes into which slot of fc", title_justify="left")
+    table = Table(title="wiring: states and slots of fc", title_justify="left")
     for name in ("declared", "", "slot", "", "found"):
         table.add_column(name)
     for slot in diagnosis.slots:
