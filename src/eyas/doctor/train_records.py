@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +18,8 @@ _LISTS = ("log_history", "history", "logs", "metrics", "steps")
 _MAX_BYTES = 64 << 20
 _FEWEST = 8  # rows below which nothing is said about a course
 _JUMP = 4.0
+_PERCENT = 12.0
+_SHARE = re.compile(r"(^|[^a-z])(acc|accuracy|accept_rate|acceptance_rate|accept_prob)([^a-z]|$)")
 Row = Mapping[str, Any]
 
 
@@ -64,13 +67,12 @@ def _of_row(row: Row) -> Iterator[str]:
         name = str(key).lower()
         if (isinstance(value, float) and number(value) is None) or (isinstance(value, str) and value.lower() in ("nan", "inf", "-inf")):
             yield f"{key} is {value} at step {step}"
-        elif ("acc" in name or "accept" in name) and "len" not in name and (number(value) or 0) > 1.0001 and (number(value) or 0) < 20:
-            yield f"{key} = {value} at step {step}: a share above 1 was added up twice"
         elif name in ("lr", "learning_rate") and (number(value) or 0.0) < 0:
             yield f"{key} = {value} at step {step}"
 
 
 def _of_course(rows: Sequence[Row]) -> Iterator[str]:
+    yield from _shares(rows)
     rates = _column(rows, "learning_rate", "lr")
     jumps = [later for before, later in pairwise(rates[1:]) if later > _JUMP * before > 0]
     if jumps:
@@ -90,6 +92,16 @@ def _of_course(rows: Sequence[Row]) -> Iterator[str]:
         first, last = fmean(losses[:third]), fmean(losses[-third:])
         if last > 1.02 * first > 0:
             yield f"the loss rises: {first:.3g} on average in the first third of the rows, {last:.3g} in the last"
+
+
+def _shares(rows: Sequence[Row]) -> Iterator[str]:
+    """Accuracies and acceptance rates beyond 1; a column that reaches far beyond is in percent."""
+    for key in dict.fromkeys(key for row in rows for key in row if _SHARE.search(str(key).lower())):
+        values = [(row, value) for row in rows if (value := number(row.get(key))) is not None]
+        most = max((value for _, value in values), default=0.0)
+        if 1.0001 < most < _PERCENT:
+            row, value = next((row, value) for row, value in values if value > 1.0001)
+            yield f"{key} = {value:g} at step {row.get('step', '?')}: a share above 1 was added up twice"
 
 
 def _column(rows: Sequence[Row], *names: str) -> list[float]:

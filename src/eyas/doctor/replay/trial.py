@@ -19,7 +19,7 @@ LEARNT = 0.5  # of step 0's accuracy: a later step below it was never trained, w
 _PROMISING = 0.002  # nats on the search rows: no more rows are spent on what gains less there
 
 
-_BREAKS = tuple(code for code, row in CATALOG.items() if row.kind in "ABCDEFG" or code in ("weights-untrained", "weights-not-finite"))
+_BREAKS = tuple(code for code, row in CATALOG.items() if row.kind in "CFG" or code in ("weights-untrained", "weights-not-finite"))
 
 
 @dataclass(frozen=True)
