@@ -31,7 +31,11 @@ class MaskForm:
         kinds = list(getattr(text, "layer_types", None) or [])
         odd = sorted(set(kinds) - _BY_LENGTH)
         if odd:
-            raise UserError("this target keeps states that cannot be rolled back or gathered by position", got=odd, allowed=", ".join(sorted(_BY_LENGTH)))
+            raise UserError(
+                "this target keeps states that cannot be rolled back or gathered by position",
+                got=odd,
+                allowed=", ".join(sorted(_BY_LENGTH)),
+            )
         window: int | None = text.sliding_window if "sliding_attention" in kinds else None
         if not kinds and getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True):
             window, kinds = text.sliding_window, ["sliding_attention"]
