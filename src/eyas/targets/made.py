@@ -20,6 +20,7 @@ from transformers import AutoConfig
 from eyas.errors import UserError
 from eyas.files import atomic_folder, write_text
 from eyas.progress import Progress, console
+from eyas.targets.families import Family, family_of, resolve
 from eyas.targets.gates import Gates, measure_gates
 from eyas.targets.kimi import KIMI_ROPE, kimi_config
 from eyas.targets.loading import auto_class, load_target
@@ -41,18 +42,22 @@ _COMMON: dict[str, Any] = {
     "q_lora_rank": 32,
     "kv_lora_rank": 32,
     "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 8,
+    "qk_rope_head_dim": 16,
     "v_head_dim": 16,
     "n_shared_experts": 1,
     "norm_topk_prob": True,
     "max_position_embeddings": 2048,
-    "rope_parameters": KIMI_ROPE,
+    "rope_parameters": KIMI_ROPE | {"rope_theta": 10000.0},
     "initializer_range": 0.1,  # near 1 / sqrt(hidden_size): at such a width the usual 0.02 would learn nothing for long
     "tie_word_embeddings": False,
 }
 _KIMI = {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "routed_scaling_factor": 2.827, "num_mtp_layers": 0}
 # Sixteen heads keep an indexer's score of exactly zero in all of them rare: of keys that tie for the last place any may be picked.
 _V32 = {"first_k_dense_replace": 3, "routed_scaling_factor": 2.5, "index_topk": 16, "index_head_dim": 16, "index_n_heads": 16}
+# Scales at the start, times initializer_range. At equal ones the first layer of so narrow a model drowns the embedding, and of
+# sixty layers the last two hardly matter: a teacher taken two layers too early would be no fault.
+_EMBEDDING, _FIRST_LAYER, _LAST_LAYER = 10.0, 0.25, 1.5
+_WRITES = ("o_proj.weight", "down_proj.weight", "experts.down_proj")  # what a layer adds to the residual stream passes through these
 _DEEP = {"num_hidden_layers": 61, "num_experts_per_tok": 8, "moe_intermediate_size": 16}
 _SHALLOW = {"num_hidden_layers": 12, "num_experts_per_tok": 4, "moe_intermediate_size": 32, "n_routed_experts": 32}
 
@@ -67,7 +72,7 @@ class Recipe:
     teaching: Teaching
 
 
-_LONG, _SHORT = Teaching(num_steps=300, batch_size=8, learning_rate=2e-3), Teaching(num_steps=200, batch_size=8, learning_rate=4e-3)
+_LONG, _SHORT = Teaching(num_steps=300, batch_size=8, learning_rate=2e-3), Teaching(num_steps=300, batch_size=8, learning_rate=4e-3)
 RECIPES: dict[str, tuple[Recipe, Recipe]] = {  # at full size and small
     "kimi-tiny": (
         Recipe(
@@ -138,6 +143,7 @@ def make_target(name: str, folder: Path, *, small: bool = False, seed: int = 0) 
 def _teach_and_save(recipe: Recipe, seed: int, out: Path) -> int:
     tokenizer = made_tokenizer()
     model = auto_class(recipe.family).from_config(_config(recipe, tokenizer), dtype=torch.float32)
+    _set_scales(model, family_of(recipe.family))
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     teaching = recipe.teaching
     chats = made_chats(teaching.num_steps * teaching.batch_size, _TEACHING_SEED, held_out=False)
@@ -145,6 +151,19 @@ def _teach_and_save(recipe: Recipe, seed: int, out: Path) -> int:
         teach(model, tokenizer, chats, teaching, seed, lambda loss: progress.advance(1, f"loss {loss:.3f}"))
     save_target(model, tokenizer, out, published_layout=False)
     return num_parameters
+
+
+@torch.no_grad()
+def _set_scales(model: Any, family: Family) -> None:
+    """Embeddings of unit size, and layers that write more the deeper they stand, as in large models."""
+    backbone = resolve(model, family.backbone, "the text backbone")
+    resolve(backbone, family.embed, "the embedding").weight.mul_(_EMBEDDING)
+    layers = resolve(backbone, family.layers, "the decoder layers")
+    growth = (_LAST_LAYER / _FIRST_LAYER) ** (1 / (len(layers) - 1))
+    for depth, layer in enumerate(layers):
+        for name, parameter in layer.named_parameters():
+            if name.endswith(_WRITES):
+                parameter.mul_(_FIRST_LAYER * growth**depth)
 
 
 def _write_chats(file: Path, chats: Chats, part: str) -> None:
