@@ -28,6 +28,7 @@ from eyas.capture.rows import round_robin, zig_zag
 from eyas.capture.trace import record_trace
 from eyas.files import write_json
 from eyas.taps import Tap
+from eyas.targets.cpu_linear import weight_of
 from eyas.targets.loading import load_target
 from eyas.targets.target import Target
 
@@ -62,14 +63,14 @@ def states_of(target: Target, ids: list[int]) -> States:
 
 def shares_of(target: Target, ids: list[int], ranks: int) -> dict[str, list[torch.Tensor]]:
     """The mid-layer residual of each layer with each rank's share of its MLP's sum, by the name of the boundary behind it."""
-    seen: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    seen: dict[int, tuple[torch.Tensor, Any]] = {}
     mids: dict[int, torch.Tensor] = {}
 
     def keep(index: int) -> tuple[Any, Any]:
         layer: Any = target.layers[index]
         return (
             layer.post_attention_layernorm.register_forward_pre_hook(lambda module, args: mids.update({index: args[0][0]})),
-            layer.mlp.down_proj.register_forward_pre_hook(lambda module, args: seen.update({index: (args[0][0], module.weight)})),
+            layer.mlp.down_proj.register_forward_pre_hook(lambda module, args: seen.update({index: (args[0][0], weight_of(module))})),
         )
 
     handles = [handle for index in range(target.num_layers) for handle in keep(index)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from itertools import permutations
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from eyas.data.store import Dump
 from eyas.draft.config import DraftConfig
 from eyas.draft.model import Eagle3Draft
 from eyas.evaluate.infer.evidence import gather_evidence
-from eyas.evaluate.infer.infer import InferReport, InferSettings, infer_wiring
+from eyas.evaluate.infer.infer import InferReport, InferSettings, _rank, infer_wiring
 from eyas.evaluate.infer.measure import Hits, Hypothesis, beats, measure, p_value, variant
 from eyas.evaluate.infer.project import FastScore
 from eyas.evaluate.infer.search import EMPTY, Point, neighbours, search
@@ -80,6 +81,21 @@ def test_beating_takes_right_rows_and_where_these_are_few_probabilities():
     assert not beats(Hits(few, none, log_prob), base)
     assert not beats(Hits(first, none, surer), base), "surer, but not right more often"
     assert not beats(base, Hits(few, none, surer))
+
+
+def test_among_equals_the_surer_one_is_named_first_and_nothing_is_decided_by_that():
+    none, generator = torch.zeros(0, dtype=torch.bool), torch.Generator().manual_seed(0)
+    first = torch.rand(3000, generator=generator) < 0.5
+    luckier, worse = first.clone(), first.clone()
+    luckier[(~first).nonzero().flatten()[:3]] = True  # three rows more: chance
+    worse[first.nonzero().flatten()[:200]] = False
+    log_prob = -torch.rand(3000, generator=generator)
+    hits = {(0, 1): Hits(luckier, none, log_prob - 0.1), (0, 2): Hits(first, none, log_prob), (0, 3): Hits(worse, none, log_prob + 0.5)}
+    evidence = SimpleNamespace(taps=tuple(map(Tap, range(4))), num_rows=3000)
+    candidates, decided, reason = _rank(evidence, hits)
+    assert [candidate.taps[1] for candidate in candidates] == [Tap(2), Tap(1), Tap(3)]
+    assert not decided
+    assert "1 other choices" in reason
 
 
 @pytest.fixture(scope="module")

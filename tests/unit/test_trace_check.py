@@ -232,6 +232,17 @@ def test_one_ranks_partial_state_is_proven_by_the_target(world: World, branch: s
     assert world.one(world.states[after].bfloat16(), reference=reference)[1] in ("right", "another state"), "the whole sum is no part"
 
 
+def test_shares_are_known_of_a_target_in_bf16_too(world: World, tiny_targets):
+    """Whose linear layers may be packed for the CPU, and hold no weight that can be looked at."""
+    target = load_target(str(tiny_targets("llama")), device=torch.device("cpu"), dtype=torch.bfloat16)
+    reference = reference_of_target(target, [world.ids], target.hidden_size)
+    assert len(reference.shares) == 2 * target.num_layers
+    state = (world.states["mid:1"] + own_share(world, 1, "mlp", 1, 2)).bfloat16()
+    found, verdict, detail = world.one(state, reference=reference)
+    assert (found, verdict) == ("layer:1", "partial")
+    assert "rank 1 of 2" in detail
+
+
 def test_a_part_that_rounding_could_hide_is_found_with_the_target(tiny_targets):
     world = make_world(str(tiny_targets("llama")))
     world.target.layers[1].mlp.down_proj.weight.data.mul_(0.02)

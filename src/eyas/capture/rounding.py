@@ -158,7 +158,7 @@ def _swap(module: nn.Module, change: Rounding) -> list[Callable[[], None]]:
         for name, child in list(parent.named_children()):
             if isinstance(child, PackedLinear):
                 undo.append(partial(setattr, parent, name, child))
-                setattr(parent, name, _unpacked(child, change))
+                setattr(parent, name, _ChangedLinear(child, change))
         for name, parameter in list(parent.named_parameters(recurse=False)):
             if parameter.is_floating_point() and not isinstance(parent, PackedLinear):
                 undo.append(partial(parent._parameters.__setitem__, name, parameter))
@@ -167,16 +167,17 @@ def _swap(module: nn.Module, change: Rounding) -> list[Callable[[], None]]:
 
 
 class _ChangedLinear(nn.Module):
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    """In the place of a packed layer, whose hooks it calls."""
+
+    def __init__(self, packed: PackedLinear, change: Rounding) -> None:
         super().__init__()
-        self.changed_weight, self.changed_bias = weight, bias
+        self.in_features, self.out_features = packed.in_features, packed.out_features
+        self.weight = change(packed.packed.to_dense())
+        self.bias = None if packed.bias is None else change(packed.bias.detach())
+        self._forward_hooks = packed._forward_hooks
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.linear(x, self.changed_weight, self.changed_bias)
-
-
-def _unpacked(packed: PackedLinear, change: Rounding) -> _ChangedLinear:
-    return _ChangedLinear(change(packed.packed.to_dense()), None if packed.bias is None else change(packed.bias.detach()))
+        return functional.linear(x, self.weight, self.bias)
 
 
 def _quantize(weight: torch.Tensor, group: int, levels: int) -> torch.Tensor:

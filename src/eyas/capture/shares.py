@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from eyas.capture.fingerprint import sketch, sketch_columns
+from eyas.targets.cpu_linear import PackedLinear, weight_of
 from eyas.targets.target import Target
 
 RANKS = (2, 3, 4, 6, 8, 16)
@@ -34,12 +35,14 @@ class ShareReader:
     hidden_size: int
     seen: dict[tuple[int, str], dict[int, torch.Tensor]] = field(default_factory=dict)
 
-    def read(self, place: tuple[int, str], linear: nn.Linear, input_PI: torch.Tensor) -> None:
+    def read(self, place: tuple[int, str], linear: Any, input_PI: torch.Tensor) -> None:
         if linear.out_features != self.hidden_size:
             self.seen.pop(place, None)  # not the last one, or none that leads back into the residual
             return
         size = linear.in_features
-        part_IK = sketch_columns(linear.weight.T.float(), 0, self.hidden_size)
+        weight_HI = weight_of(linear)
+        assert weight_HI is not None
+        part_IK = sketch_columns(weight_HI.T.float(), 0, self.hidden_size)
         input_PI = input_PI.float().cpu()
         self.seen[place] = {
             ranks: torch.stack([input_PI[:, columns] @ part_IK[columns] for columns in _parts(size, ranks)])
@@ -72,7 +75,7 @@ def reading_shares(target: Target) -> Iterator[ShareReader]:
         for kind, names in (("attention", _ATTENTION), ("mlp", _MLP))
         for branch in [getattr(module, name) for name in names if hasattr(module, name)]
         for linear in branch.modules()
-        if isinstance(linear, nn.Linear)
+        if isinstance(linear, nn.Linear | PackedLinear)
     ]
     try:
         yield reader

@@ -27,7 +27,8 @@ from eyas.progress import console
 from eyas.taps import Tap, format_taps
 from eyas.targets.target import Target
 
-_FINALISTS = 8
+_FINALISTS = 16
+_EQUAL = 0.05  # of McNemar's test
 _WEEDED_OUT = 1e-4  # so much worse on the first rows that the rest would not help
 
 
@@ -36,7 +37,7 @@ class InferSettings:
     """`num_rows` are measured, `search_rows` searched on; `num_candidates` are listed."""
 
     num_rows: int = 6000
-    search_rows: int = 256
+    search_rows: int = 128
     num_candidates: int = 10
 
 
@@ -180,9 +181,17 @@ def _hypothesis(evidence: Evidence, point: Point) -> Hypothesis:
 
 
 def _rank(evidence: Evidence, hits: dict[Point, Hits]) -> Ranking:
-    """Those measured on every row first, by accuracy; a weeded-out one is compared on the rows that it has."""
+    """Those measured on every row first, by accuracy; a weeded-out one is compared on the rows that it has.
+
+    In front stands, of those that are not significantly worse than the most accurate one, the one that gives the target's tokens the
+    highest probability: that decides nothing, but is the better guess.
+    """
     order = sorted(hits, key=lambda point: (-len(hits[point].first), -hits[point].accuracy))
-    best = hits[order[0]]
+    top = hits[order[0]]
+    equals = [point for point in order if len(hits[point].first) == len(top.first) and p_value(top.first, hits[point].first) > _EQUAL]
+    front = max(equals, key=lambda point: float(hits[point].log_prob.mean()))
+    order = [front, *(point for point in order if point != front)]
+    best = hits[front]
     candidates = [Candidate(_hypothesis(evidence, order[0]).taps, best.accuracy, None, None)]
     for point in order[1:]:
         other = hits[point]
