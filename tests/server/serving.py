@@ -19,6 +19,7 @@ import torch
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from eyas.draft.model import Eagle3Draft
+from eyas.engine.drafter import Proposal
 from eyas.engine.engine import Engine
 from eyas.engine.request import Output, SamplingParams
 from eyas.engine.verify import Verdict
@@ -274,6 +275,19 @@ def accepts_everything(engine: Engine) -> None:
         return Verdict(limit_B, tokens_BT)
 
     engine._judge = judge  # type: ignore[method-assign]
+
+
+def proposes_nonsense(engine: Engine) -> None:
+    """The same token all the time, as a head that was never loaded may: the text stays right."""
+    drafter = engine.drafter
+    assert drafter is not None
+    propose = drafter.propose
+
+    def nonsense(*given: Any) -> Proposal:
+        made = propose(*given)
+        return Proposal(torch.full_like(made.token_BK, 7), made.probs_BKW)
+
+    drafter.propose = nonsense  # type: ignore[method-assign]
 
 
 def forgets_nothing(engine: Engine) -> None:

@@ -92,7 +92,7 @@ def test_what_is_no_server_is_said_in_words(name, raw, capsys):
     answer, words = BAD[name]
     server = raw(answer)
     with pytest.raises(ServerError, match=words) as caught:
-        Server(Client(server.address))
+        Server(Client(server.address), [])
     assert caught.value.got is not None or caught.value.remedy is not None
     with pytest.raises(SystemExit) as stopped:
         main(["doctor", "--server", server.address])

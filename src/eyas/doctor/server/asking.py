@@ -73,7 +73,7 @@ class Asking:
     def __init__(self, exam: Examination) -> None:
         assert exam.exhibits.server is not None
         self._exam = exam
-        self.server = Server(Client(exam.exhibits.server))
+        self.server = Server(Client(exam.exhibits.server), exam.notes)
         self.passes: list[Pass] = []
         self._lost: UserError | None = None
         self._failed: dict[str, UserError] = {}

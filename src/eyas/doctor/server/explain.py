@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _MOST_BYTES = 2 << 30  # of states that are held
 _MOST_ORDERS = 4  # slots up to which every order is tried
 _FITS, _DEVIATIONS, _TURNED = 0.03, 2.5, 0.16  # how near the rates must come: so much, and deviations of a share of turned rounds
+_ALIKE = 0.01  # what comes so near, or within twice the distance of the best, explains as much
 _CLEARLY = 2.0  # how many times farther off the declared wiring must be
 
 
@@ -58,7 +59,10 @@ class Explanation:
 
 
 def explain(exam: Examination, made: Pass, reading: Reading, name: str) -> Explanation | None:
-    """`name` is the server's. None if no usual fault gives these figures, or the declared wiring gives them nearly as well."""
+    """`name` is the server's. None if no usual fault gives these figures, or the declared wiring gives them nearly as well.
+
+    Under the code served-below if several faults give them: then they are named together, and none is the cause yet.
+    """
     given, target = bench_of(exam).given, exam.loaded_target
     served = [item.value for item in reading.unconditional if item.value is not None]
     if target is None or not served or len(served) < len(reading.unconditional):
@@ -71,12 +75,12 @@ def explain(exam: Examination, made: Pass, reading: Reading, name: str) -> Expla
     best = min(away[1:], key=lambda item: item[2])
     if best[2] > _tolerance(best[1].figures.rounds, len(states.answers) < len(every)) or declared[2] < _CLEARLY * best[2]:
         return None
-    rivals = [item[0].words for item in away[1:] if item is not best and item[2] <= max(1.2 * best[2], best[2] + 0.005)]
-    also = f"; {' and '.join(rivals[:2])} would do nearly the same" if rivals else ""
-    text = (
-        f"{name} accepts as the draft does with {best[0].words}: by position {_row(best[1])} of all rounds; "
-        f"served {_shares(served)}; as declared {_row(declared[1])}{also}"
-    )
+    alike = [item[0] for item in away[1:] if item[2] <= max(_ALIKE, 2 * best[2])]
+    figures = f"by position {_row(best[1])} of all rounds; served {_shares(served)}; as declared {_row(declared[1])}"
+    if len({candidate.code for candidate in alike}) > 1:
+        words = "; or ".join(candidate.words for candidate in alike[:4])
+        return Explanation("served-below", f"{name} accepts as the draft does with {words}: {figures}", "", best[2], given.taps)
+    text = f"{name} accepts as the draft does with {best[0].words}: {figures}"
     return Explanation(best[0].code, text, best[0].remedy, best[2], best[0].subject.taps)
 
 

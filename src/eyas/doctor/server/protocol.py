@@ -71,12 +71,11 @@ class Reply:
 
 
 class Server:
-    """Asks one server. `notes` says what it did not take."""
+    """Asks one server. What it does not take is added to `notes`."""
 
-    def __init__(self, client: Client) -> None:
-        self.client = client
+    def __init__(self, client: Client, notes: list[str]) -> None:
+        self.client, self.notes = client, notes
         self.about = _about(client)
-        self.notes: list[str] = []
         self._extras = True
         if client.sends_key_in_clear:
             self.notes.append("the API key goes to the server unencrypted: use https")

@@ -87,8 +87,8 @@ def _lost(exam: Examination, rows: list[Row], low: Row, evidence: tuple[Evidence
     asking = exam.asking
     assert asking is not None
     found = explain(exam, low.made, low.reading, asking.server.about.name)
-    if found is None:
-        words = "none of the usual wrong wirings gives what the server shows"
+    if found is None or found.code == "served-below":
+        words = "none of the usual wrong wirings gives what the server shows" if found is None else found.text
         return confirmed(Fault("served-below", "server", (Evidence(words), *evidence), f"{_hint(low)}; {_CAPTURE}", 0.8))
     declared = bench_of(exam).given.taps
     if found.taps != declared and all(slot.found in (None, slot.expected) for slot in exam.slots):
