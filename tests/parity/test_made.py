@@ -122,7 +122,7 @@ def test_the_right_states_are_worth_more_than_those_of_other_layers(folder: Path
     answers = greedy_answers(target, prompts, 96, 16)
     right, wrong = (_first_token_accuracy(Pair(target, draft.draft, taps), answers, settings) for taps in (TRAINED_ON, SHIFTED))
     assert right > 0.5
-    assert right > wrong + 0.1
+    assert right > wrong + 0.05
 
 
 def test_its_chats_are_its_own_language(folder: Path, target: Target):
