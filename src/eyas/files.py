@@ -10,6 +10,8 @@ import json
 import os
 import re
 import shutil
+import socket
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +26,16 @@ JSON_ERRORS = (ValueError, RecursionError)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _UMASK = os.umask(0)  # it can only be read by setting it
 os.umask(_UMASK)
+_HOST = re.sub(r"[^\w-]", "-", socket.gethostname()) or "host"
+_REMEDIES = {
+    errno.ENOSPC: "free disk space or choose another --out",
+    errno.EDQUOT: "free disk space or choose another --out",
+    errno.EFBIG: "choose an --out on another disk: this one holds no file of that size",
+    errno.EACCES: "get leave to write there, or choose another --out",
+    errno.EPERM: "get leave to write there, or choose another --out",
+    errno.ENOTDIR: "a file stands where a folder is needed: choose another --out",
+    errno.EEXIST: "a file stands where a folder is needed: choose another --out",
+}
 
 
 @contextlib.contextmanager
@@ -33,17 +45,24 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         got = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"cannot write {path}", got=got, remedy="free disk space or choose another --out") from error
+        number = error.errno if isinstance(error, OSError) else errno.ENOSPC if "No space left" in got else None
+        raise UserError(f"cannot write {path}", got=got, remedy=_REMEDIES.get(number or 0, "choose another --out")) from error
 
 
 def check_folder_writable(path: Path) -> None:
     """Without making it. Raises UserError if a folder `path` could not be written, before anything is worked out for it."""
-    with writing(path):
-        nearest = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
-        if not nearest.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, f"{nearest} is a file")
-        if not os.access(nearest, os.W_OK):
-            raise PermissionError(errno.EACCES, f"{nearest} is not writable")
+    nearest = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
+    if not nearest.is_dir():
+        raise UserError(f"cannot write the folder {path}: {nearest} is a file", remedy="give a folder as --out")
+    with writing(path):  # a trial, since rights alone do not tell: of /proc even root has all of them
+        os.rmdir(tempfile.mkdtemp(prefix=".eyas-", dir=nearest))
+
+
+def check_folder_free(path: Path) -> None:
+    """Raises UserError if a folder `path` could not be written, or is there already and holds anything."""
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise UserError(f"{path} exists and is not empty", remedy="give another --out, or remove it first")
+    check_folder_writable(path)
 
 
 @contextlib.contextmanager
@@ -67,10 +86,11 @@ def exclusive(path: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary file name beside `path`; renamed over `path` if the body succeeds, removed if not."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _temporary(path)
     try:
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
+            _remove_leftovers(path)
             yield temporary
             _open_to_readers(temporary)
             with open(temporary, "rb") as stream:
@@ -79,6 +99,34 @@ def atomic_path(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+def _temporary(path: Path) -> Path:
+    """Where `path` is written until it is whole; the name says which process of which machine writes it."""
+    return path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.tmp")
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Clear away what processes of this machine that were killed meanwhile have left of `path`; it would lie there for good."""
+    ours = re.compile(rf"\.{re.escape(path.name)}\.{re.escape(_HOST)}\.(\d+)\.tmp")
+    for place in path.parent.iterdir():
+        found = ours.fullmatch(place.name)
+        if found is None or (int(found[1]) != os.getpid() and _is_alive(int(found[1]))):
+            continue
+        if place.is_dir():
+            shutil.rmtree(place, ignore_errors=True)  # another process may be doing the same
+        else:
+            place.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
 
 
 def _open_to_readers(path: Path) -> None:
@@ -110,11 +158,12 @@ def atomic_folder(path: Path, *, overwrite: Callable[[Path], bool] = lambda exis
     if occupied and not (path.is_dir() and overwrite(path)):
         raise UserError(f"{path} exists and is not empty", remedy="give another --out, or remove it first")
     path = path.resolve()  # "." has no name to put a temporary one beside
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
+    temporary = _temporary(path)
     try:
         with writing(path):
-            temporary.mkdir(parents=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _remove_leftovers(path)
+            temporary.mkdir()
             yield temporary
             for file in temporary.rglob("*"):
                 _open_to_readers(file)

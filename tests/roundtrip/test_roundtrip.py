@@ -230,8 +230,8 @@ def make_trace(seed: int) -> Trace:
 def test_a_trace_beside_the_checkpoint_is_the_wirings_own(tmp_path: Path) -> None:
     wiring = make(tmp_path / "draft", PLAIN, TAPS).replace(trace_hash=make_trace(0).hash())
     make_trace(seed=0).save(tmp_path / "trace")
-    save_draft(tmp_path / "draft", read_draft(tmp_path / "draft").draft, wiring, tmp_path / "trace", "card", dtype=None)
-    export_draft(tmp_path / "draft", "speculators", tmp_path / "out")
+    save_draft(tmp_path / "traced", read_draft(tmp_path / "draft").draft, wiring, tmp_path / "trace", "card", dtype=None)
+    export_draft(tmp_path / "traced", "speculators", tmp_path / "out")
     assert import_draft(tmp_path / "out", tmp_path / "back").wiring == wiring
     make_trace(seed=1).save(tmp_path / "out" / "eyas_trace.dat")
     with pytest.raises(UserError, match=r"eyas_trace\.dat is not the trace"):
@@ -245,8 +245,8 @@ def test_a_trace_beside_the_checkpoint_is_the_wirings_own(tmp_path: Path) -> Non
 def test_the_trace_travels_where_no_engine_takes_it_for_weights(tmp_path: Path) -> None:
     wiring = make(tmp_path / "draft", PLAIN, TAPS)
     make_trace(seed=0).save(tmp_path / "trace")
-    save_draft(tmp_path / "draft", read_draft(tmp_path / "draft").draft, wiring, tmp_path / "trace", "card", dtype=None)
-    report = export_draft(tmp_path / "draft", "eagle", tmp_path / "out")
+    save_draft(tmp_path / "traced", read_draft(tmp_path / "draft").draft, wiring, tmp_path / "trace", "card", dtype=None)
+    report = export_draft(tmp_path / "traced", "eagle", tmp_path / "out")
     assert [name for name in report.written if name.endswith((".safetensors", ".bin", ".pt"))] == ["model.safetensors"]
     import_draft(tmp_path / "out", tmp_path / "back")
     assert (tmp_path / "back" / "trace.safetensors").read_bytes() == (tmp_path / "trace").read_bytes()
@@ -257,8 +257,19 @@ def test_an_export_replaces_an_export_and_nothing_else(tmp_path: Path) -> None:
     export_draft(tmp_path / "draft", "eagle", tmp_path / "out")
     assert "midlayer" not in "".join(export_draft(tmp_path / "draft", "speculators", tmp_path / "out").notes)
     (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "thesis.txt").write_text("years of work")
-    with pytest.raises(UserError, match="not empty"):
-        export_draft(tmp_path / "draft", "eagle", tmp_path / "other")
+    for folder in ("other", "out"):
+        (tmp_path / folder / "thesis.txt").write_text("years of work")
+        with pytest.raises(UserError, match="not empty"):
+            export_draft(tmp_path / "draft", "eagle", tmp_path / folder)
+        assert (tmp_path / folder / "thesis.txt").read_text() == "years of work"
     with pytest.raises(UserError, match="no such format"):
         export_draft(tmp_path / "draft", "onnx", tmp_path / "more")
+
+
+def test_an_import_replaces_nothing(tmp_path: Path) -> None:
+    make(tmp_path / "draft", PLAIN, TAPS)
+    export_draft(tmp_path / "draft", "eagle", tmp_path / "out")
+    trained = (tmp_path / "draft" / "model.safetensors").read_bytes()
+    with pytest.raises(UserError, match="not empty"):
+        import_draft(tmp_path / "out", tmp_path / "draft")
+    assert (tmp_path / "draft" / "model.safetensors").read_bytes() == trained

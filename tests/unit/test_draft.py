@@ -168,7 +168,10 @@ def test_read_without_a_target_every_tensor_as_it_is_stored(saved) -> None:
     folder, target = saved
     draft = read_draft(folder).draft
     draft.midlayer.hidden_norm.half()
-    save_draft(folder, draft, read_wiring(folder), None, "card", dtype=None)
+    with pytest.raises(UserError, match="not empty"):
+        save_draft(folder, draft, read_wiring(folder), None, "card", dtype=None)
+    folder, wiring = folder.with_name("again"), read_wiring(folder)
+    save_draft(folder, draft, wiring, None, "card", dtype=None)
     again = read_draft(folder).draft
     assert {name: tensor.dtype for name, tensor in again.state_dict().items()} == {
         name: tensor.dtype for name, tensor in draft.state_dict().items()

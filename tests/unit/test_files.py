@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -195,8 +198,37 @@ def test_a_folder_that_can_be_written_is_not_made(tmp_path):
     check_folder_writable(tmp_path / "deep" / "er")
     assert names(tmp_path) == set()
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="cannot write"):
+    with pytest.raises(UserError, match="is a file") as caught:
         check_folder_writable(tmp_path / "file" / "er")
+    assert "give a folder" in str(caught.value)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc here")
+def test_a_place_that_takes_no_files_is_not_called_full():
+    with pytest.raises(UserError, match="cannot write") as caught:
+        check_folder_writable(Path("/proc/eyas"))
+    assert "disk" not in str(caught.value)
+
+
+@pytest.mark.parametrize("make", [atomic_path, atomic_folder])
+def test_what_a_killed_process_left_is_cleared_away_and_nothing_else(tmp_path, make):
+    script = f"""
+import os, signal
+from pathlib import Path
+from eyas.files import {make.__name__}
+with {make.__name__}(Path({str(tmp_path / "out")!r})) as temporary:
+    file = temporary / "half" if temporary.is_dir() else temporary
+    file.write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", script], check=False)
+    assert len(names(tmp_path)) == 1
+    living, elsewhere = f".out.{socket.gethostname()}.{os.getppid()}.tmp", f".out.another-machine.{2**22}.tmp"
+    for name in (living, elsewhere):
+        (tmp_path / name).write_text("still being written")
+    with make(tmp_path / "out") as temporary:
+        (temporary / "whole" if temporary.is_dir() else temporary).write_text("whole")
+    assert names(tmp_path) == {"out", living, elsewhere}
 
 
 def test_written_files_are_as_open_as_the_umask_allows(tmp_path):

@@ -47,13 +47,15 @@ def is_draft(folder: Path) -> bool:
 def save_draft(
     folder: Path, draft: Eagle3Draft, wiring: Wiring, trace_file: Path | None, card: str, dtype: torch.dtype | None = torch.bfloat16
 ) -> None:
-    """Write the folder as a whole or not at all; an older draft of the same name is replaced.
+    """Write the folder as a whole or not at all.
 
     Args:
         dtype: of all floating-point tensors; None leaves each as it is.
+
+    Raises UserError if the folder holds anything already: a trained draft is not overwritten.
     """
     tensors = {name: _stored(tensor, dtype) for name, tensor in draft.state_dict().items()}
-    with atomic_folder(folder, overwrite=is_draft) as temporary:
+    with atomic_folder(folder) as temporary:
         save_file(tensors, temporary / WEIGHTS, metadata={WIRING_HASH: wiring.hash()})
         write_json(temporary / CONFIG, draft.config.to_json())
         write_json(temporary / WIRING, wiring.to_json())

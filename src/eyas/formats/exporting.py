@@ -25,13 +25,13 @@ WEIGHTS = "model.safetensors"
 
 
 def export_draft(draft_folder: Path, fmt: str, out: Path, *, changes: ConfigChanges | None = None) -> ExportReport:
-    """Write the draft in `draft_folder` to `out` in the format of that name; an earlier export there is replaced.
+    """Write the draft in `draft_folder` to `out` in the format of that name; an earlier export there is replaced, nothing else.
 
     Args:
         changes: keys of config.json that an engine wants otherwise.
 
     Raises:
-        UserError: no such draft or format, or the format cannot have such a draft.
+        UserError: no such draft or format, the format cannot have such a draft, or `out` holds something else.
     """
     return export_loaded(read_draft(draft_folder), fmt, out, changes=changes)
 
@@ -47,7 +47,7 @@ def export_loaded(loaded: LoadedDraft, fmt: str, out: Path, *, changes: ConfigCh
     tensors = {
         form.key(name): tensor.detach().cpu().contiguous() for name, tensor in draft.state_dict().items() if _kept(form, name, draft.config)
     }
-    with atomic_folder(out, overwrite=lambda existing: (existing / SIDECAR).is_file()) as temporary:
+    with atomic_folder(out, overwrite=_is_export) as temporary:
         save_file(tensors, temporary / WEIGHTS, metadata={"format": "pt", WIRING_HASH: wiring.hash()})
         write_json(temporary / CONFIG, config)
         write_sidecar(temporary / SIDECAR, Sidecar(form.name, wiring, draft.config, tuple(changes.keys)))
@@ -77,6 +77,12 @@ def _kept(form: Format, name: str, config: DraftConfig) -> bool:
     if name not in ("d2t", "t2d"):
         return True
     return (form.keeps_full_maps or not config.full_vocabulary) and (name == "d2t" or form.keeps_t2d)
+
+
+def _is_export(folder: Path) -> bool:
+    """Whether an export wrote this folder, and nobody put anything beside it."""
+    there = {path.name for path in folder.iterdir()}
+    return {SIDECAR, CONFIG, WEIGHTS} <= there <= {SIDECAR, CONFIG, WEIGHTS, TRACE}
 
 
 def _dtype_name(dtype: torch.dtype) -> str:

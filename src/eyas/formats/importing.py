@@ -9,7 +9,7 @@ from eyas.capture.fingerprint import Trace
 from eyas.draft.checkpoint import check_rope, check_vocab_map, draft_wiring_fields, filled, is_draft, save_draft
 from eyas.draft.model import Eagle3Draft
 from eyas.errors import UserError
-from eyas.files import check_folder_writable, metadata_of
+from eyas.files import check_folder_free, metadata_of
 from eyas.formats.against_target import compare_with_target
 from eyas.formats.base import Format, Source
 from eyas.formats.detect import detect
@@ -56,12 +56,12 @@ def import_draft(
         target: folder or hub id; fills what only the target knows, and embedding and head are compared with its own.
 
     Raises:
-        UserError: files missing, damaged or hostile; a draft that cannot be carried; taps that nothing tells.
+        UserError: files missing, damaged or hostile; a draft that cannot be carried; taps that nothing tells; `out` in use.
         WiringError: the target is another than the draft was made for.
     """
     if is_draft(folder):
         raise UserError(f"{folder} is an Eyas draft already", remedy="copy it, or export it: eyas export")
-    check_folder_writable(out)
+    check_folder_free(out)
     said = Said(taps, check_meaning(convention), target_wiring(target, trust_remote_code) if target is not None else None)
     sidecar = read_sidecar(folder, list(FORMATS))
     foreign = read_foreign(folder)
