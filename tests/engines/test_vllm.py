@@ -134,7 +134,7 @@ def test_ids_of_another_engine(blind, shipped, smollm2, walked, served, results,
     taps = attach_draft(blind, shipped).taps
     fed = tuple(Tap(tap.boundary - 1) for tap in taps)
     wrong = walked(fed)
-    assert wrong.vllm_acceptance_length < 0.95 * walked(taps).vllm_acceptance_length, "the other states make a difference"
+    assert wrong.vllm_acceptance_length < 0.97 * walked(taps).vllm_acceptance_length, "the other states make a difference"
     compare(results, "SpecForge's export: every id one too low for vLLM", fed, wrong, served(tmp_path / "out"))
 
 
