@@ -135,6 +135,13 @@ def test_a_whole_draft_has_no_finding_and_no_verdict_by_files_alone(tmp_path: Pa
     assert json.loads(json.dumps(found.to_json(), allow_nan=False))["hypotheses"]
 
 
+def test_a_target_that_is_nowhere_is_refused_and_a_shallow_look_says_so(tmp_path: Path, target: Path):
+    with pytest.raises(UserError, match="neither a folder nor"):
+        diagnose(Exhibits(target="nothing", draft=draft(tmp_path / "draft")), STATIC)
+    found = diagnose(Exhibits(target=str(target), draft=draft(tmp_path / "other")), STATIC)
+    assert "takes --depth replay" in found.summary
+
+
 @pytest.mark.parametrize(
     ("code", "changes"),
     [

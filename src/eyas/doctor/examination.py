@@ -176,8 +176,6 @@ class Examination:
         given |= {"figures", "readings"} if given & {"metrics", "log"} else set()
         given |= {"readings"} if "server" in given else set()
         for need in needs:
-            if need == "target" and self.exhibits.target is not None and self.target is None:
-                return f"the hub's model {self.exhibits.target} is not in the cache here; give its folder"
             if need == "layers":
                 if self.exhibits.target is None:
                     return "needs --target, with the weights of its layers"

@@ -33,12 +33,25 @@ class Exhibits:
             raise UserError("--draft is not a folder", got=str(self.draft), allowed="the folder with config.json and the weights")
         if self.target_folder is None and self.target is not None and self.target.startswith((".", "/", "~")):
             raise UserError(f"--target does not exist: {self.target}", remedy="give a folder with config.json, or a hub id")
+        self._check_hub_id()
         if self.engine is not None and self.engine != "embedded":
             from eyas.engines.catalog import parse_engine
 
             parse_engine(self.engine)
         if not self.given():
             raise UserError("nothing to examine", allowed="--target with --draft, --dump, --server, --metrics or --log")
+
+    def _check_hub_id(self) -> None:
+        """Nothing is fetched for an examination."""
+        from eyas.doctor.opening.target import cached_folder
+
+        if self.target is not None and self.target_folder is None and cached_folder(self.target) is None:
+            raise UserError(
+                "--target is neither a folder nor a model in the hub's cache",
+                got=self.target,
+                allowed="a folder with config.json, or the id of a model that was fetched before",
+                remedy=f"check the path; or fetch it: hf download {self.target}",
+            )
 
     @property
     def target_folder(self) -> Path | None:

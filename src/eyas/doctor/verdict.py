@@ -41,4 +41,10 @@ def summary_of(exam: Examination, verdict: Verdict, findings: Sequence[Finding])
         return f"Nothing is wrong.{figure}"
     if exam.broken:
         return f"No fault was found, but {len(exam.broken)} tests broke: {', '.join(sorted(set(exam.broken)))}.{figure}"
-    return "No fault was found, but the wiring could not be proved: " + (exam.why_no_bench if exam.draft else "no draft was given") + "."
+    return f"No fault was found, but the wiring could not be proved: {_why_unproved(exam)}."
+
+
+def _why_unproved(exam: Examination) -> str:
+    if exam.draft is None:
+        return "no draft was given"
+    return exam.why_no_bench if "replay" in exam.options.depths else "nothing was replayed, which takes --depth replay"
