@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import runpy
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,8 +25,9 @@ from eyas.capture.check import check_captures
 from eyas.capture.fingerprint import Trace
 from eyas.capture.reference import Reference, reference_of_trace
 from eyas.capture.trace import record_trace
+from eyas.doctor.replay.dump_slots import check_prefill
 from eyas.formats.dumps.states import read_capture
-from eyas.targets.loading import load_target
+from eyas.targets.loading import load_config, load_target
 from eyas.targets.target import Target
 from layouts import probe, seeds
 from layouts.texts import texts
@@ -39,7 +42,9 @@ LAYOUTS = {
 }
 NAMES = [f"tp{tp}-cp{cp}-{order}" for ranks in LAYOUTS.values() for tp, cp, order in ranks]
 MAX_ERROR = 1e-5
-PEAK_TOKENS = 256
+PEAK_TOKENS = 296
+DENSE = ("llama", "qwen3", "gemma3_text")
+SCORED = ("gpt_oss", "deepseek_v3", "deepseek_v32", "kimi_k25")  # one process holds scores of theirs, too; else it needs no mask even
 CPU = torch.device("cpu")
 
 
@@ -166,11 +171,13 @@ def test_scores_and_rows_shrink_with_the_ranks_and_gathered_keys_do_not(launched
     family = alone.target.name.removesuffix("-random-0")
     for cp in (2, 4):
         peaks[cp] = json.loads((launched / f"{family}-tp1-cp{cp}-zig-zag.json").read_text())["peak_bytes"]
-        assert peaks[cp]["scores"] == pytest.approx(peaks[1]["scores"] / cp, rel=0.1)
-        assert peaks[cp]["keys"] > 0
-    assert peaks[4]["rows"] == pytest.approx(peaks[2]["rows"] / 2, rel=0.1)
-    assert peaks[4]["keys"] >= 0.9 * peaks[2]["keys"], "what is gathered is whole on every rank"
+        if family in SCORED:
+            assert peaks[cp]["scores"] == pytest.approx(peaks[1]["scores"] / cp, rel=0.1)
+    assert peaks[4]["scores"] == pytest.approx(peaks[2]["scores"] / 2, rel=0.1)
     assert peaks[4]["all"] < peaks[2]["all"] < peaks[1]["all"]
+    if family in DENSE:  # two experts a token make of half of the rows as many as there are positions
+        assert peaks[4]["rows"] == pytest.approx(peaks[2]["rows"] / 2, rel=0.1)
+        assert peaks[4]["keys"] == peaks[2]["keys"] > 0, "what is gathered is whole on every rank"
 
 
 def check_split(alone: Alone, split: set[str], tp: int) -> None:
@@ -183,6 +190,13 @@ def check_split(alone: Alone, split: set[str], tp: int) -> None:
     assert any("mlp" in name for name in split)
     if mla:
         assert {"kv_b_proj", "q_b_proj"} <= {name.split(".")[-2] for name in split}
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", NAMES)
+def test_what_rank_0_does_alone_is_known_to_all(launched: Path, name: str):
+    size = math.prod(int(part[2:]) for part in name.split("-")[:2])
+    assert json.loads((launched / f"shared-{name}.json").read_text()) == {"refused": [1] * size, "answered": [10] * size}
 
 
 @pytest.fixture(scope="module", params=SEEDED)
@@ -218,3 +232,28 @@ def test_seeded_faults_are_named_by_the_trace_check(launched: Path, reference: t
         assert verdicts == VERDICTS[seed.__name__], (seed.__name__, [slot.text() for slot in report.slots])
         found = [slot.found for slot in report.slots]
         assert found == [str(tap) for tap in seeds.TAPS], seed.__name__
+
+
+# What the doctor makes of the file that rank 0 wrote, as a dump.
+CODES = {
+    "not_gathered": "states-scattered",
+    "not_reordered": "states-scattered",
+    "split_before_embedding": "states-scattered",
+    "active_in_decode": "context-lost",
+}
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", [name for name in NAMES if "tp1" in name])
+def test_seeded_faults_of_context_parallelism_are_named_by_the_doctor(
+    launched: Path, reference: tuple[str, Reference], tiny_targets, name: str
+):
+    family, known = reference
+    target = SimpleNamespace(config=load_config(str(tiny_targets(family))).get_text_config(decoder=True))
+    for seed in seeds.CONTEXT_PARALLEL:
+        capture = read_capture(launched / f"{family}-{name}.{seed.__name__}.0.safetensors", known.hidden_size, len(seeds.TAPS), None)[0]
+        slots = check_captures(known, [capture], seeds.TAPS).slots
+        outcome = check_prefill(SimpleNamespace(loaded_target=target, slot_verdicts=slots))
+        assert {fault.code for fault in outcome.faults} == {CODES[seed.__name__]}, (seed.__name__, [slot.text() for slot in slots])
+        said = "has a sparse attention" if family == "deepseek_v32" else "has no sparse attention"
+        assert all(said in item.text for item in outcome.evidence)

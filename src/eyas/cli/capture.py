@@ -38,7 +38,7 @@ def command(
     tp: TensorParallelOption = 1,
     cp: Annotated[int, typer.Option(help="Split the positions over so many ranks; torchrun starts --tp times --cp of them.")] = 1,
     cp_order: Annotated[str, typer.Option(help="Which positions a rank takes: zig-zag or round-robin.")] = "zig-zag",
-    rank_timeout: RankTimeoutOption = 600.0,
+    rank_timeout: RankTimeoutOption = 1800.0,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "bf16",
     trust_remote_code: TrustRemoteCode = False,

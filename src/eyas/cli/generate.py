@@ -44,7 +44,7 @@ def command(
         bool, typer.Option("--show-rounds", help="Colour accepted draft tokens; brackets off a terminal or if NO_COLOR is set.")
     ] = False,
     tp: TensorParallelOption = 1,
-    rank_timeout: RankTimeoutOption = 600.0,
+    rank_timeout: RankTimeoutOption = 1800.0,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "bf16",
     trust_remote_code: TrustRemoteCode = False,

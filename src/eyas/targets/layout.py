@@ -13,12 +13,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _set_pg_timeout, _world
 
 from eyas.errors import UserError
 from eyas.progress import console
@@ -26,12 +28,17 @@ from eyas.progress import console
 Order = Literal["zig-zag", "round-robin"]
 ORDERS: tuple[Order, ...] = ("zig-zag", "round-robin")
 _BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+DEFAULT_TIMEOUT = 1800.0  # ranks read large checkpoints at different speeds
+_HEARTBEAT = 1.0  # seconds
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """`order` says which positions a context-parallel rank computes. The groups are None where a size is 1."""
+    """`order` says which positions a context-parallel rank computes. The groups are None where a size is 1.
+
+    `timeout_seconds`: so long a rank waits for another.
+    """
 
     tp: int = 1
     cp: int = 1
@@ -39,6 +46,7 @@ class Layout:
     rank: int = 0
     tp_group: Any = None
     cp_group: Any = None
+    timeout_seconds: float = DEFAULT_TIMEOUT
 
     @property
     def size(self) -> int:
@@ -57,15 +65,23 @@ class Layout:
         return {"tp": self.tp, "cp": self.cp} | ({"cp_order": self.order} if self.cp > 1 else {})
 
     def on_rank_0(self, work: Callable[[], Value]) -> Value:
-        """Run `work` on rank 0 alone and give every rank its answer; what it raises as a UserError is raised everywhere."""
+        """Run `work` on rank 0 alone and give every rank its answer; what it raises as a UserError is raised everywhere.
+
+        It may take as long as it likes: the others hear of rank 0 while they wait.
+        """
         if self.size == 1:
             return work()
         said: list[Any] = [None, None]
         if self.rank == 0:
-            try:
-                said = [work(), None]
-            except UserError as error:
-                said = [None, error]
+            with ThreadPoolExecutor(max_workers=1) as aside:
+                running = aside.submit(_answer, work)
+                while not wait([running], timeout=_HEARTBEAT).done:
+                    self._heard(0)
+            said = running.result()
+            self._heard(1)
+        else:
+            while not self._heard(0):
+                pass
         dist.broadcast_object_list(said, src=0)
         value, problem = said
         if problem is not None:
@@ -76,10 +92,32 @@ class Layout:
         """The number that each rank holds, in the order of ranks."""
         if self.size == 1:
             return [value]
-        device = "cpu" if dist.get_backend() == "gloo" else torch.device("cuda", torch.cuda.current_device())
-        parts = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(self.size)]
-        dist.all_gather(parts, torch.tensor([value], device=device))
+        parts = [torch.zeros(1, dtype=torch.int64, device=self._device) for _ in range(self.size)]
+        dist.all_gather(parts, torch.tensor([value], device=self._device))
         return [int(part) for part in parts]
+
+    def limit_waits(self) -> None:
+        """Hold every group of ranks to the time that a rank waits for another; those that transformers makes take torch's default."""
+        if self.size > 1:
+            for group in list(_world.pg_map):
+                _set_pg_timeout(timedelta(seconds=self.timeout_seconds), group)
+
+    def _heard(self, value: int) -> int:
+        """What rank 0 says."""
+        number = torch.tensor([value], device=self._device)
+        dist.broadcast(number, src=0)
+        return int(number)
+
+    @property
+    def _device(self) -> torch.device:
+        return torch.device("cpu") if dist.get_backend() == "gloo" else torch.device("cuda", torch.cuda.current_device())
+
+
+def _answer(work: Callable[[], Value]) -> list[Any]:
+    try:
+        return [work(), None]
+    except UserError as error:
+        return [None, error]
 
 
 SINGLE = Layout()
@@ -119,7 +157,9 @@ def start_layout(tp: int, cp: int, order: str, device: torch.device, timeout_sec
     try:
         dist.init_process_group(_BACKENDS[device.type], timeout=timedelta(seconds=timeout_seconds))
         console.quiet = rank != 0
-        yield lay_out(tp, cp, order, device)
+        layout = lay_out(tp, cp, order, device, timeout_seconds)
+        layout.limit_waits()
+        yield layout
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
@@ -133,7 +173,7 @@ def start_layout(tp: int, cp: int, order: str, device: torch.device, timeout_sec
     dist.destroy_process_group()  # after an error it could wait for ranks that are gone; the process ends without it
 
 
-def lay_out(tp: int, cp: int, order: str, device: torch.device) -> Layout:
+def lay_out(tp: int, cp: int, order: str, device: torch.device, timeout_seconds: float = DEFAULT_TIMEOUT) -> Layout:
     """The layout of ranks that have joined already. Raises UserError where transformers would put shares on another kind of device."""
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
     if tp > 1 and accelerator is not None and accelerator.type != device.type:
@@ -148,6 +188,7 @@ def lay_out(tp: int, cp: int, order: str, device: torch.device) -> Layout:
         rank=dist.get_rank(),
         tp_group=mesh.get_group("tp") if tp > 1 else None,
         cp_group=mesh.get_group("cp") if cp > 1 else None,
+        timeout_seconds=timeout_seconds,
     )
 
 

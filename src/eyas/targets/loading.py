@@ -197,6 +197,7 @@ def load_target(
             remedy="config.json and weights must come from the same checkpoint",
         )
     model.requires_grad_(False)
+    layout.limit_waits()
     if shares is None:
         model.to(device)
     model.eval()

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from eyas.capture import runner
 from eyas.capture.corpus import read_corpus
 from eyas.capture.job import CaptureReport, CaptureSettings
 from eyas.capture.parallel.writer import SharedWriter
@@ -32,27 +33,36 @@ def capture(target: Target, prepared: str, out: str) -> CaptureReport:
     return capture_to_dump(target, read_corpus(Path(prepared), ""), settings, Path(out))
 
 
-def fail(how: str) -> None:
-    if how == "raise":
-        raise RuntimeError(ON_PURPOSE)
-    if how == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(1000)
-
-
 def main(request: dict[str, Any]) -> None:
     torch.set_num_threads(1)
-    write_shard = SharedWriter.write_shard
     with start_layout(request["tp"], request["cp"], "zig-zag", torch.device("cpu"), request["timeout"]) as layout:
-
-        def failing(writer: SharedWriter, *args: Any) -> None:
-            if layout.rank == 1 and writer.next_shard == request["at_shard"]:
-                fail(request["how"])
-            write_shard(writer, *args)
-
-        SharedWriter.write_shard = failing  # type: ignore[method-assign]
+        if layout.rank == 1:
+            plant(request["how"], request["at_shard"])
         target = load_target(request["target"], device=torch.device("cpu"), dtype=torch.float32, layout=layout)
         capture(target, request["prepared"], request["out"])
+
+
+def plant(how: str, at_shard: int) -> None:
+    """This rank is killed or raises when it comes to a shard, or hangs in the forward behind the first shard of this run."""
+    write_shard, forward = SharedWriter.write_shard, runner.capture_batch
+    written = False
+
+    def failing(writer: SharedWriter, *args: Any) -> None:
+        nonlocal written
+        if how == "raise" and writer.next_shard == at_shard:
+            raise RuntimeError(ON_PURPOSE)
+        if how == "kill" and writer.next_shard == at_shard:
+            os.kill(os.getpid(), signal.SIGKILL)
+        write_shard(writer, *args)
+        written = True
+
+    def hanging(*args: Any, **options: Any) -> Any:
+        if how == "hang" and written:
+            time.sleep(1000)
+        return forward(*args, **options)
+
+    SharedWriter.write_shard = failing  # type: ignore[method-assign]
+    runner.capture_batch = hanging
 
 
 if __name__ == "__main__":
