@@ -18,7 +18,8 @@ _DRIFT = 0.08  # of the drafts a round that must be lost between the first and t
 
 def told(exam: Examination) -> Told:
     match = re.fullmatch(r"\s*([a-z-]+)\s*==\s*(\S+)\s*", exam.exhibits.engine or "")
-    return Told(*(match.groups() if match else (None, None)), exam.options.num_draft_tokens)
+    engine, version = (match[1], match[2]) if match else (None, None)
+    return Told(engine, version, exam.options.num_draft_tokens)
 
 
 def readings(exam: Examination) -> tuple[Reading, ...]:

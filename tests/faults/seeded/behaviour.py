@@ -55,7 +55,7 @@ def no_theta(config: dict[str, Any]) -> None:
 for family in FAMILIES:
     add("taps-shifted", "declared one layer further", declared(further), family)
     add("taps-shifted", "declared one layer earlier", declared(earlier), family)
-add("taps-other", "last slot from the last layer", declared(lambda taps, layers: [*taps[:-1], layers]))
+add("taps-other", "last slot from the embedding", declared(lambda taps, layers: [*taps[:-1], 0]))
 add("taps-other", "first slot from the last layer", declared(lambda taps, layers: [layers, *taps[1:]]), "deepseek_v3")
 add("taps-other", "embedding in the middle", declared(lambda taps, layers: [taps[0], 0, *taps[2:]]))
 add("taps-shifted", "ids of boundaries where outputs are meant", ids("specforge", [1, 2, 3]))

@@ -148,6 +148,14 @@ def trained_on_shifted(s: Set) -> Set:
     return s.but(draft=s.work / "shifted-draft", given=("target", "draft", "data"))
 
 
+@fault("teacher-layer", "learnt from labels of layer 1", "llama")
+def learnt_from_layer_1(s: Set) -> Set:
+    """Nothing but the draft itself can tell."""
+    made = redump(s, teacher_of(lambda layers: 2)(s))
+    train_draft(target_of(s.target), made.dump, s.work / "mistaught-draft", {})
+    return s.but(draft=s.work / "mistaught-draft", given=("target", "draft", "data"))
+
+
 # -- M: shares of ranks ------------------------------------------------------------------------------------------
 
 

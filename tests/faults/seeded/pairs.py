@@ -71,6 +71,7 @@ STORY = "labels from the layer before the last"
 PAIRS = (
     Pair("the story: taps and teacher", ("taps-shifted", "teacher-layer"), (teacher(STORY), tap(earlier)), EVERYTHING),
     Pair("the story, on another family", ("taps-shifted", "teacher-layer"), (teacher(STORY), tap(earlier)), EVERYTHING, "qwen3"),
+    Pair("the story, from the draft alone", ("taps-shifted", "teacher-layer"), (dumps.learnt_from_layer_1, tap(earlier)), DRAFT),
     Pair("taps and feedback", ("taps-shifted", "norm-feedback"), (tap(further), config(norm_output=True)), DRAFT),
     Pair("taps and residual", ("taps-shifted", "norm-placement"), (tap(earlier), config(norm_before_residual=True)), DRAFT),
     Pair("taps and theta", ("taps-shifted", "rope-theta"), (tap(further), theta(100.0)), DRAFT, "qwen3"),

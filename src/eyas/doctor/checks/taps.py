@@ -196,7 +196,7 @@ HYPOTHESES = (
         "with the right states accuracy rises",
         _searched,
         prior=0.6,
-        seconds=5.0,
+        seconds=1.5,
     ),
     Hypothesis(
         "teacher-layer",

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from eyas.doctor.server.asking import TOKENS, Asking
+from eyas.doctor.server.asking import TOKENS, Asking, Pass
+from eyas.doctor.server.client import ServerError
 from eyas.doctor.server.judging import Judge, Slip
 from eyas.errors import UserError
 
@@ -75,13 +76,10 @@ def tally_of(asking: Asking, judge: Judge) -> Tally:
     alone = asking.alone
     judged = judge.slips(alone.questions, alone.replies)
     tokens = [TOKENS if reply.tokens is None else len(reply.tokens) for reply in alone.replies]
-    try:
-        probes = asking.probes
-        starts = [replace(reply, tokens=(reply.tokens or ())[:2], stopped=False) for reply in probes.replies]
-        probed = judge.slips(probes.questions, starts)
-        probe_tokens = [len(reply.tokens or ()) for reply in starts]
-    except UserError:
-        probes, probed, probe_tokens = None, [], []
+    probes = _probes(asking)
+    starts = [] if probes is None else [replace(reply, tokens=(reply.tokens or ())[:2], stopped=False) for reply in probes.replies]
+    probed = [] if probes is None else judge.slips(probes.questions, starts)
+    probe_tokens = [len(reply.tokens or ()) for reply in starts]
     real = [slip for answer in (*judged, *probed) for slip in _no_ties(judge, answer)]
     every = sum(map(len, (*judged, *probed)))
     counts = [*tokens, *probe_tokens]
@@ -92,6 +90,16 @@ def tally_of(asking: Asking, judge: Judge) -> Tally:
         ties=every - len(real),
         probed=probes is not None,
     )
+
+
+def _probes(asking: Asking) -> Pass | None:
+    """None where the server gives no ids to go on from; raises ServerError if it fails."""
+    try:
+        return asking.probes
+    except ServerError:
+        raise
+    except UserError:
+        return None
 
 
 def _no_ties(judge: Judge, slips: Sequence[Slip]) -> list[Slip]:
