@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _REPORT = "serve the same prompts without speculation: if the difference goes, report this to the engine; if not, it is the served target"
 _OTHER_SHARE = 0.1  # of prefill tokens that another target gets wrong, where a quantised copy gets a few
-_CONTRADICTED = 0.25  # of places where a server contradicts its own prefill, beyond what ties give
+_CONTRADICTED = 0.25  # of places from which a server does not go on as before: ties of bf16 turn fewer
 
 
 def lossless(exam: Examination) -> Outcome:
@@ -75,17 +75,20 @@ def served_target(exam: Examination) -> Outcome:
 
 
 def _against_itself(asking: Asking) -> Outcome:
-    """Without the target: each probe's first token comes from a prefill, and the answer has, at that place, what rounds made."""
+    """Without the target: a probe goes on from inside of an answer, and must say what the answer says there."""
     answers = dict(zip((question.id for question in asking.alone.questions), asking.alone.replies, strict=True))
     wrong, words = 0, ""
     for question, reply in zip(asking.probes.questions, asking.probes.replies, strict=True):
         name, _, place = question.id.rpartition("+")
-        said = (answers[name].tokens or ())[int(place)]
-        if reply.tokens and reply.tokens[0] != said:
+        before, now = (answers[name].tokens or ())[int(place) :], reply.tokens or ()
+        parted = next((step for step, (said, says) in enumerate(zip(before, now, strict=False)) if said != says), None)
+        if parted is not None:
             wrong += 1
-            words = words or f": prompt {name}, token {place}: {said} in the answer, {reply.tokens[0]} when asked from there"
+            words = (
+                words or f": prompt {name}, token {int(place) + parted}: {before[parted]} in the answer, {now[parted]} asked from {place}"
+            )
     count = len(asking.probes.replies)
-    text = f"at {wrong} of {count} places the server says something else than when it is asked from there{words}"
+    text = f"asked from {count} places inside of its answers, the server goes on otherwise from {wrong}{words}"
     if wrong > _CONTRADICTED * count:
         return confirmed(Fault("lossy", "server", (Evidence(text, {"places": count, "differ": wrong}),), _REPORT, 0.85))
     if wrong:
