@@ -35,7 +35,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Layout:
-    """`order` says which positions a context-parallel rank computes. The groups are None where a size is 1.
+    """`order` says which positions a context-parallel rank computes. `cp_group`: those that share this rank's texts; None if it is alone.
 
     `timeout_seconds`: so long a rank waits for another.
     """
@@ -44,7 +44,6 @@ class Layout:
     cp: int = 1
     order: Order = "zig-zag"
     rank: int = 0
-    tp_group: Any = None
     cp_group: Any = None
     timeout_seconds: float = DEFAULT_TIMEOUT
 
@@ -186,7 +185,6 @@ def lay_out(tp: int, cp: int, order: str, device: torch.device, timeout_seconds:
         cp=cp,
         order=order,  # type: ignore[arg-type]
         rank=dist.get_rank(),
-        tp_group=mesh.get_group("tp") if tp > 1 else None,
         cp_group=mesh.get_group("cp") if cp > 1 else None,
         timeout_seconds=timeout_seconds,
     )
