@@ -26,6 +26,7 @@ _FAR_ROWS = 0.3
 _MOST_ROWS = 0.8  # orders are chosen by this quantile: one that is right for half of the rows is not right
 _FEW_ROWS = 0.1
 _PARTIAL_COSINE = 0.2  # between what a state is off by and the branch that it lacks; noise gives 0.03 over 128 rows
+_PARTIAL_COSINE_INSIDE = 0.1
 _SAME_SCALE = 0.03
 SAME = 1e-3  # nearer than that a state is as it should be
 
@@ -260,7 +261,10 @@ def _partial(reference: Reference, rows: Rows, block: int, plain: Match) -> Matc
             toward_MK = branch_MK if plain.state == before else -branch_MK
             cosine = float(torch.cosine_similarity(rest_MK, toward_MK, dim=-1).median())
             best = max(best, (cosine, after))
-    if best[0] < _PARTIAL_COSINE:
+    # The share of one of many ranks is near the residual, and turned away from the branch. The one inside a layer is no state that
+    # anybody wants, so that less will do to suspect a part there.
+    inside = reference.state_names[plain.state].startswith("mid:") and best[1] != plain.state
+    if best[0] < (_PARTIAL_COSINE_INSIDE if inside else _PARTIAL_COSINE):
         return None
     before = next(a for a, b in reference.branches() if b == best[1])
     name, start = state_tap(reference.state_names[best[1]]), state_tap(reference.state_names[before])

@@ -72,7 +72,7 @@ def gather_evidence(target: Target, texts: Iterable[Text], num_rows: int, search
     chosen = _choose(texts, num_rows)
     taps = (*(Tap(boundary) for boundary in range(target.num_layers + 1)), Tap(None))
     batches: list[Batch] = []
-    with Progress("every state of the target", len(chosen), "text") as progress:
+    with Progress("every state of the target", len(chosen), "texts") as progress:
         for group in _groups(chosen):
             batches.append(_batch(target, group, taps))
             progress.advance(len(group))

@@ -28,6 +28,7 @@ from eyas.taps import Tap, format_taps
 from eyas.targets.target import Target
 
 _FINALISTS = 16
+_OPEN_SWITCH = "norm_before_residual"  # the only one of step 0 that no weight shows
 _EQUAL = 0.05  # of McNemar's test
 _WEEDED_OUT = 1e-4  # so much worse on the first rows that the rest would not help
 
@@ -129,6 +130,9 @@ def infer_from(target: Target, draft: Eagle3Draft, evidence: Evidence, settings:
         again = judge_others(target, draft, evidence, ranking[0][0].taps)
         others = tuple(dataclasses.replace(new, declared=old.declared) for old, new in zip(others, again, strict=True))
         tried += more
+    if ranking[1] and any(item.name == _OPEN_SWITCH and not item.decided for item in others):
+        more, ranking = _agreed(target, draft, evidence, ranking)
+        tried += more
     candidates, decided, reason = ranking
     return InferReport(
         candidates=candidates,
@@ -148,6 +152,21 @@ def _search(target: Target, draft: Eagle3Draft, evidence: Evidence) -> tuple[int
     score = FastScore(target, draft, evidence.search)
     search(len(evidence.taps), draft.config.num_taps, score)
     return len(score.seen), _rank(evidence, _measure_finalists(draft, evidence, score))
+
+
+def _agreed(target: Target, draft: Eagle3Draft, evidence: Evidence, ranking: Ranking) -> tuple[int, Ranking]:
+    """A verdict on the taps must not hang on a switch that nothing decides: with its other value they must come out the same."""
+    other = not getattr(draft.config, _OPEN_SWITCH)
+    tried, found = _search(target, variant(draft, **{_OPEN_SWITCH: other}), evidence)
+    candidates, best = ranking[0], ranking[0][0].taps
+    if found[1] and found[0][0].taps == best:
+        return tried, ranking
+    named = format_taps(found[0][0].taps)
+    return tried, (
+        candidates,
+        False,
+        f"{_OPEN_SWITCH} is undecided, and with {other} it would be {named}" + ("" if found[1] else ", or others"),
+    )
 
 
 def _measure_finalists(draft: Eagle3Draft, evidence: Evidence, score: FastScore) -> dict[Point, Hits]:
