@@ -17,7 +17,7 @@ _LOG_EVERY = 30.0  # seconds
 
 
 class Progress:
-    """`total` counts `unit`s; the rate is shown in `unit`s a second."""
+    """`total` counts `unit`, a plural; the rate is shown in `unit` a second."""
 
     def __init__(self, title: str, total: int, unit: str) -> None:
         self._bar = RichProgress(
@@ -35,6 +35,11 @@ class Progress:
         self._title, self._unit = title, unit
         self._task = self._bar.add_task(title, total=total, rate="", note="")
         self._logged = time.monotonic()
+
+    def found(self, count: int) -> None:
+        """So many were done by an earlier run: they count, but say nothing about the rate."""
+        task = self._bar.tasks[0]
+        self._bar.reset(self._task, completed=int(task.completed) + count, start=True)
 
     def advance(self, count: int, note: str = "") -> None:
         """`note` is shown at the end of the bar: the loss, the acceptance, a rate of another unit."""

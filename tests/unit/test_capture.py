@@ -176,7 +176,7 @@ def test_a_finished_dump_is_left_as_it_is(target, dump: Path):
 
 
 def test_resuming_with_other_taps_is_refused_with_both(target, dump: Path):
-    with pytest.raises(UserError, match="another taps") as error:
+    with pytest.raises(UserError, match="begun with other settings") as error:
         capture_to_dump(target, corpus_for(target), settings(taps=parse_taps("layer:0,embed,layer:2")), dump)
     assert "layer:0,embed,layer:2" in str(error.value)
     assert "embed,layer:0,layer:2" in str(error.value)

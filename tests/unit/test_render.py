@@ -222,6 +222,33 @@ def test_an_answer_that_no_stop_token_closes_is_supervised_without_its_frame():
     check(made, chat("user: a", "assistant: b c"), f"{S}user\na{E}\n{S}assistant\n¦b c¦{E}\n")
 
 
+@pytest.mark.parametrize(
+    ("template", "given", "expected"),
+    [
+        pytest.param(
+            CHAT_TEMPLATE,
+            chat("user: a", "assistant: b c", "user: d", "assistant: e", finish_reasons=["length", "stop"]),
+            f"{S}user\na{E}\n{S}assistant\n¦b c¦{E}\n{S}user\nd{E}\n{S}assistant\n¦e{E}¦\n",
+            id="cut, then whole",
+        ),
+        pytest.param(
+            TAGGED,
+            chat("user: a", "assistant: b c", finish_reasons=["loop"]),
+            f"{S}user\na{E}\n{S}assistant\n¦b c¦{E}\n",
+            id="the template marks its own stop token",
+        ),
+        pytest.param(
+            PLAIN_TEXT.replace("ASSISTANT: ", "ASSISTANT:\n"),
+            chat("user: a", "assistant: b c", finish_reasons=["length"]),
+            f"USER: a\nASSISTANT:\n¦b c¦ {E}\n",
+            id="the template puts a space behind the words",
+        ),
+    ],
+)
+def test_the_end_of_an_answer_that_was_cut_off_is_not_the_targets(template, given, expected):
+    assert check(renderer(template), given, expected).num_cut_off == 1
+
+
 RAISES_ON_ORDER = "{% if messages[0].role != 'user' %}{{ raise_exception('user must begin') }}{% endif %}" + CHAT_TEMPLATE
 REWORDS = CHAT_TEMPLATE.replace("message.content +", "(message.content | upper) +")
 
@@ -240,7 +267,9 @@ REWORDS = CHAT_TEMPLATE.replace("message.content +", "(message.content | upper) 
         (TAGGED, chat("user: <|im_start|>assistant\nx", "assistant: c"), r"special token <\|im_start\|>"),
         (CHAT_TEMPLATE, chat("user: a", "assistant: c<|im_end|>d"), r"special token <\|im_end\|> inside the text of a assistant"),
         (CHAT_TEMPLATE, chat("user: a", {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f"}}]}), "tool calls"),
-        (CHAT_TEMPLATE, chat("user: a", {"role": "assistant", "content": None}), "chat template refused it"),
+        (CHAT_TEMPLATE, chat("user: a", {"role": "assistant", "content": None}), "an? assistant message without content"),
+        (CHAT_TEMPLATE, chat({"role": "user"}, "assistant: b"), "a user message without content"),
+        (CHAT_TEMPLATE, chat("user: a", "assistant: b", finish_reasons=["stop", "length"]), "each of its 1 answers"),
         (CHAT_TEMPLATE, chat("user: a"), "no answer to learn from"),
         (CHAT_TEMPLATE, Chat("c", ()), "no answer to learn from"),
         (RAISES_ON_ORDER, chat("assistant: x", "user: a", "assistant: c"), "user must begin"),

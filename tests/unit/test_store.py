@@ -94,7 +94,7 @@ def test_an_unfinished_dump_says_how_to_go_on(tmp_path: Path):
 
 def test_resume_with_another_setting_is_refused_with_both_values(tmp_path: Path):
     write(tmp_path / "dump", shards=1)
-    with pytest.raises(UserError, match="another taps") as error:
+    with pytest.raises(UserError, match="begun with other settings") as error:
         write(tmp_path / "dump", taps="layer:1,embed")
     assert "layer:1,embed" in str(error.value)
     assert "embed,layer:1" in str(error.value)

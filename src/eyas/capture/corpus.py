@@ -8,7 +8,7 @@ from pathlib import Path
 
 from eyas.capture.plan import Corpus, Text
 from eyas.data.prepare import PrepareSettings, prepare
-from eyas.data.prepared import Prepared, read_prepared
+from eyas.data.prepared import SPLITS, Prepared, read_prepared
 from eyas.data.render import Tokens
 from eyas.errors import UserError
 from eyas.progress import console
@@ -25,9 +25,10 @@ def read_corpus(data: Path, target: str, trust_remote_code: bool = False) -> Cor
         raise UserError(f"--data does not exist: {data}", allowed="a folder of eyas data prepare, or a JSONL file of chats")
     with tempfile.TemporaryDirectory() as folder:
         info = prepare(target, [data], Path(folder) / "prepared", PrepareSettings(), trust_remote_code=trust_remote_code)
-        console.print(
-            f"prepared {data.name}: {info['chats_read']} chats read, skipped: {info['skipped_by_reason'] or 'none'}", markup=False
-        )
+        skipped = "; ".join(f"{count} x {reason}" for reason, count in info["skipped_by_reason"].items()) or "none"
+        num_cut_off = sum(info[name]["answers_cut_off"] for name in SPLITS)
+        cut_off = f"; {num_cut_off} answers cut off at the limit: their end is not trained" if num_cut_off else ""
+        console.print(f"prepared {data.name}: {info['chats_read']} chats read, skipped: {skipped}{cut_off}", markup=False)
         return corpus_of(read_prepared(Path(folder) / "prepared"))
 
 

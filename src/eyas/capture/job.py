@@ -43,6 +43,11 @@ class CaptureSettings:
     shard_bytes: int = SHARD_BYTES
     command: str = "eyas capture"
 
+    def __post_init__(self) -> None:
+        for name, value in (("--batch-tokens", self.max_batch_tokens), ("--max-samples", self.max_samples)):
+            if value is not None and value < 1:
+                raise UserError(f"{name} is out of range", got=value, allowed="1 or more")
+
 
 @dataclass(frozen=True)
 class CaptureReport:
@@ -99,6 +104,22 @@ class CaptureReport:
             "wiring_hash": self.wiring.hash(),
         }
 
+    def text(self) -> str:
+        """In words, for people."""
+        rate = "" if self.tokens_per_second is None else f", {self.tokens_per_second:,.0f} tokens a second"
+        found = f", {self.num_shards_found} of them there already" if self.num_shards_found else ""
+        check = self.teacher_check
+        right = f"gives the target's own token in {check.agreeing:,} of {check.checked:,} rows, {check.near_ties:,} ties"
+        return "\n".join(
+            [
+                f"dump written to {self.out}",
+                f"{self.num_samples:,} samples, {self.num_tokens:,} tokens, {self.num_scored_rows:,} rows to learn from",
+                f"{self.num_bytes / 1e6:,.1f} MB in {self.num_shards:,} {'shard' if self.num_shards == 1 else 'shards'}{found}",
+                f"states {format_taps(self.wiring.taps)} in {self.wiring.states_dtype}; {self.seconds:,.1f} s{rate}",
+                f"teacher {self.wiring.teacher}: {right}" + (", so it is WRONG" if self.wrong_teacher else ""),
+            ]
+        )
+
 
 def bytes_per_token(target: Target, num_taps: int) -> int:
     """States at the taps and the teacher, ids, mask and the target's own token."""
@@ -131,20 +152,27 @@ def dump_header(target: Target, corpus: Corpus, settings: CaptureSettings, plan:
 def _pinned(target: Target, corpus: Corpus, settings: CaptureSettings) -> dict[str, Any]:
     """What must be the same when a killed run is resumed, or shards of two kinds would stand side by side."""
     return {
-        "taps": format_taps(settings.taps),
-        "teacher": str(settings.teacher),
-        "dtype": dtype_name(target.dtype),
-        "device": target.device.type,
+        **asked_for(settings, target.device, target.dtype),
         "target": target.name,
         "target_layers": target.num_layers,
         "target_hidden_size": target.hidden_size,
         "tokenizer": target.tokenizer_hash,
         "texts": corpus.hash(),
+        "torch_version": versions()["torch"],
+        "transformers_version": versions()["transformers"],
+    }
+
+
+def asked_for(settings: CaptureSettings, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """The part of a dump's settings that is known before a target is loaded."""
+    return {
+        "taps": format_taps(settings.taps),
+        "teacher": str(settings.teacher),
+        "dtype": dtype_name(dtype),
+        "device": device.type,
         "batch_tokens": settings.max_batch_tokens,
         "shard_bytes": settings.shard_bytes,
         "packed": settings.packed,
-        "torch_version": versions()["torch"],
-        "transformers_version": versions()["transformers"],
     }
 
 
@@ -152,8 +180,6 @@ def check_request(target: Target, corpus: Corpus, settings: CaptureSettings) -> 
     """Raises UserError for taps that the target lacks, texts that it cannot read, or another tokenizer than the texts'."""
     for tap in (*settings.taps, settings.teacher):
         tap.check(target.num_layers)
-    if settings.max_batch_tokens < 1:
-        raise UserError("--batch-tokens must be at least 1", got=settings.max_batch_tokens)
     if corpus.tokenizer_hash != target.tokenizer_hash:
         raise WiringError(
             "the chats were prepared with another tokenizer",

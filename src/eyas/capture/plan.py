@@ -45,8 +45,7 @@ class Corpus:
         """The first `count` texts of the training part and, in proportion, of the validation part."""
         if count is None or count >= len(self.texts):
             return self
-        if count < 1:
-            raise UserError("--max-samples must be at least 1", got=count)
+        assert count >= 1
         kept = max(1, round(count * self.num_training / len(self.texts))) if self.num_training else 0
         texts = self.texts[:kept] + self.texts[self.num_training :][: count - kept]
         return Corpus(texts, kept, self.corpus_hash, self.chat_template_hash, self.tokenizer_hash)

@@ -50,8 +50,9 @@ def command(
     parsed, parsed_teacher = parse_taps(taps), Tap.parse(teacher)
 
     from eyas.capture.corpus import read_corpus
-    from eyas.capture.job import CaptureSettings
+    from eyas.capture.job import CaptureSettings, asked_for
     from eyas.capture.runner import capture_to_dump
+    from eyas.data.store_writer import check_place
     from eyas.provenance import command_line
     from eyas.targets.layout import local_device, start_layout
     from eyas.targets.loading import load_config, load_target, resolve_device, resolve_dtype
@@ -70,8 +71,12 @@ def command(
     )
     where, number_type = resolve_device(local_device(device)), resolve_dtype(dtype)
     with start_layout(tp, cp, cp_order, where, rank_timeout) as layout:
-        loaded = load_target(target, device=where, dtype=number_type, trust_remote_code=trust_remote_code, layout=layout)
+        layout.on_rank_0(lambda: check_place(out, asked_for(settings, where, number_type)))
         corpus = layout.on_rank_0(lambda: read_corpus(data, target, trust_remote_code))
+        loaded = load_target(target, device=where, dtype=number_type, trust_remote_code=trust_remote_code, layout=layout)
         report = capture_to_dump(loaded, corpus, settings, out)
         if layout.writes:
-            emit(report.to_json(), as_json)
+            if as_json:
+                emit(report.to_json(), True)
+            else:
+                print(report.text())

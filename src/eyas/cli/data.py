@@ -61,6 +61,7 @@ def prepare(
         part = info[name]
         print(f"{name}: {part['chats']} chats, {part['tokens']:,} tokens, {part['supervised_ratio']:.1%} of them supervised")
         print(f"  {part['chats_at_max_length']} reach {max_length} tokens; {part['chats_ending_without_stop']} end without a stop token")
+        print(f"  {part['answers_cut_off']} answers cut off at the limit: their end is not trained")
     print(f"skipped: {len(info['skipped'])}")
     for reason, count in info["skipped_by_reason"].items():
         names = [item["id"] for item in info["skipped"] if item["reason"] == reason]
@@ -130,8 +131,8 @@ def sample(
 
     held = _read_texts(heldout)
     _refuse_existing(out)
-    settings = BatchSettings(max_new_tokens, slots, temperature, top_p, seed=seed)
-    prompts, report = sample_prompts(_load(target, device, dtype, trust_remote_code), count, out, settings, held, _parse_part(part))
+    settings, share = BatchSettings(max_new_tokens, slots, temperature, top_p, seed=seed), _parse_part(part)
+    prompts, report = sample_prompts(_load(target, device, dtype, trust_remote_code), count, out, settings, held, share)
     write_chats(out, prompts)
     _journal(out).unlink(missing_ok=True)
     emit(dataclasses.asdict(report) | {"max_new_tokens": max_new_tokens} | _overlap_report(held, prompts), as_json)
@@ -189,8 +190,12 @@ def _parse_part(text: str) -> tuple[int, int]:
 
 
 def _refuse_existing(path: Path) -> None:
+    """Raises UserError for a file that is there already, or that could not be written."""
+    from eyas.files import check_folder_writable
+
     if path.exists():
         raise UserError(f"{path} exists", remedy="give another --out, or remove it first")
+    check_folder_writable(path.parent)
 
 
 def _journal(out: Path) -> Path:

@@ -42,6 +42,7 @@ def command(
     --device and --dtype are for a dump, whose states are compared with the target's own.
     """
     from eyas.cli.export import show
+    from eyas.data.store_writer import check_place
     from eyas.formats.dumps import import_dump, is_foreign_dump
     from eyas.formats.importing import import_draft
     from eyas.taps import parse_taps
@@ -58,5 +59,6 @@ def command(
         raise UserError(f"{path} is a dump, whose states are compared with the target's own", remedy="give --target")
     if named == ():
         raise UserError("--taps unknown is for drafts: the states of a dump are compared with the target's own", remedy="leave --taps out")
+    check_place(out, {})
     loaded = load_target(target, device=resolve_device(device), dtype=resolve_dtype(dtype), trust_remote_code=trust_remote_code)
     show(import_dump(path, target=loaded, out=out, taps=named, convention=convention, source=source).to_json(), as_json)

@@ -42,7 +42,10 @@ def command(
     trust_remote_code: TrustRemoteCode = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Train an EAGLE-3 draft on a dump; a run that was killed goes on when the command is repeated."""
+    """Train an EAGLE-3 draft on a dump; a run that was killed goes on when the command is repeated.
+
+    A run that finished is not trained further: a draft in --out is never overwritten.
+    """
     import dataclasses
 
     from eyas.capture.trace import check_identity
@@ -50,8 +53,8 @@ def command(
     from eyas.progress import console
     from eyas.taps import parse_taps
     from eyas.targets.describe import target_wiring
-    from eyas.targets.loading import dtype_name, load_target, resolve_device, resolve_dtype
-    from eyas.train.loop import Trainer
+    from eyas.targets.loading import dtype_name, load_config, load_target, resolve_device, resolve_dtype
+    from eyas.train.loop import Trainer, check_place, check_request
     from eyas.train.settings import TrainSettings
     from eyas.wiring import Wiring, require_match
 
@@ -73,21 +76,28 @@ def command(
         checkpoint_every=checkpoint_every,
     )
     settings.check()
+    where, number_type = resolve_device(device), resolve_dtype(dtype)
+    check_place(out)
     opened = Dump.open(dump)
     opened.verify()  # a flipped bit, or a shard of another dump, would be learnt from in silence
     wanted = target_wiring(target, trust_remote_code)
     warnings = require_match(opened.wiring, "the dump", wanted, "the target")
     if taps is not None:
         require_match(opened.wiring, "the dump", Wiring(taps=parse_taps(taps)), "--taps")
+    check_request(opened, settings, load_config(target, trust_remote_code).get_text_config(decoder=True))
     for difference in warnings:
         if difference.field_class == "recorded":  # what is compared in numbers is the trace's business, below
             console.print(f"warning: {difference.text('the dump', 'the target')}", markup=False, highlight=False)
     if opened.wrong_teacher:
         console.print(f"warning: the teacher of {dump}, {opened.wiring.teacher}, does not give the target's own tokens", highlight=False)
-    loaded = load_target(target, device=resolve_device(device), dtype=resolve_dtype(dtype), trust_remote_code=trust_remote_code)
-    check_identity(loaded, _own_trace(opened), "the dump")
+    trace = _own_trace(opened)
+    loaded = load_target(target, device=where, dtype=number_type, trust_remote_code=trust_remote_code)
+    check_identity(loaded, trace, "the dump")
     report = Trainer(loaded, opened, settings, out).run()
-    emit({"draft": str(out), **dataclasses.asdict(report)}, as_json)
+    if as_json:
+        emit({"draft": str(out), **dataclasses.asdict(report)}, True)
+    else:
+        print(f"draft written to {out}\n{report.text()}")
 
 
 def _own_trace(dump: Dump) -> Trace:

@@ -10,7 +10,7 @@ A line that is not JSON, or not of either shape, is the file's fault: UserError 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,12 @@ def read_chats(path: Path) -> Iterator[Chat]:
     except OSError as error:
         raise UserError(f"{path} cannot be read", got=error.strerror, remedy="check the path and its permissions") from error
     if not found:
-        raise UserError(f"{path} holds no chats", allowed=_SHAPES)
+        raise UserError(f"{path} holds no chats", got="no line with anything on it", allowed=_SHAPES, remedy="write one chat a line")
+
+
+def without_content(message: Mapping[str, Any]) -> bool:
+    """Whether a message says nothing at all: a template would make the word None of it, or refuse it."""
+    return message.get("content") is None and not any(message.get(key) for key in ("tool_calls", "function_call", "reasoning_content"))
 
 
 def write_chats(path: Path, chats: Iterable[Chat]) -> None:
@@ -82,10 +87,11 @@ def _parse(line: str, where: str) -> Chat:
         json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is valid JSON, and no text
     except UnicodeEncodeError as error:
         raise UserError(f"{where}: not text", got=str(error), remedy="an escape of \\ud800 to \\udfff stands alone") from error
-    except JSON_ERRORS as error:
-        raise UserError(f"{where}: not valid JSON", got=str(error), allowed=_SHAPES, remedy="one whole JSON object a line") from error
+    except JSON_ERRORS as error:  # its own line number would be that within the line
+        got = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
+        raise UserError(f"{where}: not valid JSON", got=got, allowed=_SHAPES, remedy="one whole JSON object a line") from error
     if not isinstance(value, dict) or ("messages" in value) == ("conversations" in value):
-        raise UserError(f"{where}: not a chat", got=line.strip()[:120], allowed=_SHAPES)
+        raise UserError(f"{where}: not a chat", got=line.strip()[:120], allowed=_SHAPES, remedy="mend this line, or take it out")
     if "messages" in value:
         messages = _messages(value["messages"], where)
     else:

@@ -95,7 +95,7 @@ def _render_all(renderer: ChatRenderer, chats: list[tuple[Path, Chat]]) -> tuple
     kept: list[_Rendered] = []
     skipped: list[dict[str, str]] = []
     seen: set[str] = set()
-    with Progress("rendering chats", len(chats), "chat") as progress:
+    with Progress("rendering chats", len(chats), "chats") as progress:
         for path, chat in chats:
             progress.advance(1)
             try:
@@ -147,6 +147,7 @@ def _figures(samples: list[Tokens], stop_ids: tuple[int, ...], max_length: int) 
         "supervised_ratio": supervised / max(1, tokens),
         "chats_at_max_length": sum(len(sample.token_ids) == max_length for sample in samples),
         "chats_ending_without_stop": sum(not _closed(sample, stop_ids) for sample in samples),
+        "answers_cut_off": sum(sample.num_cut_off for sample in samples),
     }
 
 

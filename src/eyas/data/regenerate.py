@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eyas.data.chats import Chat
+from eyas.data.chats import Chat, without_content
 from eyas.data.journal import Journal
 from eyas.data.render import chat_template_text
 from eyas.errors import UserError
@@ -64,13 +64,13 @@ def regenerate(
     work = {chat.id: _Answering(chat) for chat in _with_own_ids(chats)}
     num_turns = max((item.num_turns for item in work.values()), default=0)
     total = sum(item.num_turns for item in work.values())
-    with Journal(out.with_name(out.name + ".journal"), job) as journal, Progress("answering", total, "answer") as progress:
+    with Journal(out.with_name(out.name + ".journal"), job) as journal, Progress("answering", total, "answers") as progress:
         answers = {(entry["id"], entry["turn"]): entry for entry in journal.entries}
+        progress.found(len(answers))
         for turn in range(num_turns):
             for item in work.values():
                 if (entry := answers.get((item.chat.id, turn))) is not None:
                     item.add(entry)
-                    progress.advance(1)
             for finished in generate_batch(target, _prompts(target, work, turn, min(max_prompt_tokens, longest)), settings):
                 entry = _entry(target, finished, turn)
                 journal.append(entry)
@@ -98,8 +98,11 @@ class _Answering:
         self.skipped: str | None = None
         self._questions = _questions(chat)
         self.num_turns = len(self._questions)
+        silent = [message["role"] for question in self._questions for message in question if without_content(message)]
         if self.num_turns == 0:
             self.skipped = "no user turn to answer"
+        elif silent:
+            self.skipped = f"a {silent[0]} message without content"
 
     def prompt(self, turn: int) -> list[dict[str, Any]]:
         messages: list[dict[str, Any]] = []

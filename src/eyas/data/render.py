@@ -6,7 +6,9 @@ covers what the target itself writes, and nothing else:
     <|im_start|> user \\n Hi <|im_end|> \\n <|im_start|> assistant \\n Hel lo . <|im_end|> \\n
          .         .   .  .      .       .       .          .       .  X   X  X     X       .
 
-that is each assistant message with the stop token that closes it; no headers, no newline behind the stop token.
+that is each assistant message with the stop token that closes it; no headers, no newline behind the stop token. The
+stop token of an answer that was cut off (`finish_reasons`, as eyas data regenerate writes them) was never the target's:
+it is left out.
 Where the template marks answers by {% generation %}, its marks are taken. Otherwise the answer begins where the
 rendering of the turns before it, with the generation prompt, ends; if the template rewrites earlier turns (drops
 thinking from the history, say), it begins behind the turn's header in the full text. Whatever cannot be told for
@@ -17,15 +19,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tokenizers import Tokenizer, processors
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from eyas.data.chats import Chat
+from eyas.data.chats import Chat, without_content
 from eyas.errors import UserError
 
+_CUT_OFF = {"length", "loop", "max_tokens"}  # reasons for which an answer ends without the target having said so
 _ROLES = {"system", "developer", "user", "assistant", "tool"}
 _GENERATION_TAG = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 _EMPTY_THINKING = re.compile(r"\s*<think>\s*</think>\s*")
@@ -37,20 +40,25 @@ class SkippedChat(Exception):
 
 @dataclass(frozen=True)
 class Tokens:
-    """One rendered chat: equally long ids and mask (True where the target writes)."""
+    """One rendered chat: equally long ids and mask (True where the target writes); `num_cut_off` answers had no end."""
 
     token_ids: list[int]
     loss_mask: list[bool]
     id: str
+    num_cut_off: int = 0
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """Character range of what the target writes in one turn; the closing stop token is sought in [content_end, limit)."""
+    """Character range of what the target writes in one turn; the closing stop token is sought in [content_end, limit).
+
+    `is_cut_off`: the target was stopped at content_end, and what stands behind it is the template's.
+    """
 
     start: int
     content_end: int
     limit: int
+    is_cut_off: bool = False
 
 
 class ChatRenderer:
@@ -92,12 +100,14 @@ class ChatRenderer:
             answers = self._by_tags(full, messages, tools)
         else:
             answers = self._by_prefix(full, messages, tools) or self._by_header(full, messages, tools)
+        answers = _with_ends(answers, chat.extra.get("finish_reasons"))
         token_ids, loss_mask = self._mask(full, answers)
         if not any(loss_mask):
             raise SkippedChat("no answer to learn from")
         if not any(loss_mask[: self.max_length]):
             raise SkippedChat(f"the first answer begins beyond {self.max_length} tokens")
-        return Tokens(token_ids[: self.max_length], loss_mask[: self.max_length], chat.id)
+        num_cut_off = sum(answer.is_cut_off for answer in answers)
+        return Tokens(token_ids[: self.max_length], loss_mask[: self.max_length], chat.id, num_cut_off)
 
     # -- what is refused beforehand ------------------------------------------------------------------------------
 
@@ -108,6 +118,8 @@ class ChatRenderer:
             role = message["role"]
             if role not in _ROLES and not re.search(rf"['\"]{re.escape(role)}['\"]", self.template):
                 raise SkippedChat(f"unknown role {role!r}")
+            if without_content(message):
+                raise SkippedChat(f"a {role} message without content")
             if message.get("tool_calls") and "tool_calls" not in self.template:
                 raise SkippedChat("the chat template does not render tool calls")
             for text in _strings(message):
@@ -184,6 +196,8 @@ class ChatRenderer:
         for answer in answers:
             inside = [at for at, (start, stop) in enumerate(offsets) if answer.start <= start and stop <= answer.limit]
             closing = next((at for at in inside if token_ids[at] in self.stop_ids and offsets[at][0] >= answer.content_end), None)
+            if answer.is_cut_off:
+                closing = None
             for at in inside:
                 if at == closing or offsets[at][1] <= (answer.content_end if closing is None else offsets[closing][0]):
                     loss_mask[at] = True
@@ -213,6 +227,15 @@ def _answer(full: str, start: int, limit: int, message: dict[str, Any]) -> _Answ
     if at < 0:
         raise SkippedChat("the chat template changes the words of an answer")
     return _Answer(start, at + len(said), limit)
+
+
+def _with_ends(answers: list[_Answer], reasons: Any) -> list[_Answer]:
+    """Marks the answers that were cut off. Raises SkippedChat for reasons that cannot be theirs; None says nothing of any."""
+    if reasons is None:
+        return answers
+    if not isinstance(reasons, list) or len(reasons) != len(answers):
+        raise SkippedChat(f"finish_reasons does not say how each of its {len(answers)} answers ended")
+    return [replace(answer, is_cut_off=reason in _CUT_OFF) for answer, reason in zip(answers, map(str, reasons), strict=True)]
 
 
 def _content(message: dict[str, Any]) -> str:

@@ -81,17 +81,20 @@ def sample_prompts(
     drops = {"unfinished": 0, "too_short": 0, "duplicate": 0, "like_heldout": 0}
     seen: set[str] = set()
     kept: list[Chat] = []
-    with Journal(out.with_name(out.name + ".journal"), job) as journal, Progress("sampling prompts", count, "prompt") as progress:
+    with Journal(out.with_name(out.name + ".journal"), job) as journal, Progress("sampling prompts", count, "prompts") as progress:
         done = {entry["key"] for entry in journal.entries}
         fresh = _drawn(target, settings, done, part)
-        for entry in itertools.chain(journal.entries, _written(journal, fresh)):
+        for number, entry in enumerate(itertools.chain(journal.entries, _written(journal, fresh))):
             reason = _judge(entry, seen, forbidden)
             if reason is not None:
                 drops[reason] += 1
                 continue
             seen.add(_normal(entry["text"]))
             kept.append(Chat(f"sampled-{entry['key']}", ({"role": "user", "content": entry["text"]},), entry["domain"]))
-            progress.advance(1)
+            if number < len(done):
+                progress.found(1)
+            else:
+                progress.advance(1)
             if len(kept) == count:
                 break
     return kept, SampleReport(len(kept), **drops)

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from eyas.data.store import COUNTS, FORMAT, MANIFEST, TRACE, Plan, Sample, check_files, is_dump, read_manifest, shard_name, shard_samples
 from eyas.errors import UserError
-from eyas.files import atomic_path, read_json, sha256_file, write_text
+from eyas.files import atomic_path, check_folder_writable, read_json, sha256_file, write_text
 from eyas.wiring import WIRING_HASH, Wiring
 
 
@@ -153,27 +153,45 @@ class DumpWriter:
             self._lock = None
 
 
+def check_place(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Before anything is computed: raises UserError unless a dump with these settings, among others, can be written or gone on with."""
+    if is_dump(folder):
+        _require_settings(folder, read_manifest(folder), settings)
+    else:
+        _refuse_other_things(folder)
+    check_folder_writable(folder)
+
+
+def _require_settings(folder: Path, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    begun = there.get("settings", {})
+    differing = [name for name in wanted if begun.get(name) != wanted[name]]
+    if differing:
+        raise UserError(
+            f"{folder} was begun with other settings",
+            got=", ".join(f"{name.replace('_', ' ')} = {wanted[name]}" for name in differing),
+            allowed=", ".join(f"{name.replace('_', ' ')} = {begun.get(name)}" for name in differing),
+            remedy="resume with the settings it was begun with, or give another --out",
+        )
+
+
+def _refuse_other_things(folder: Path) -> None:
+    """What a killed run left before its manifest was in place is no hindrance."""
+    if not folder.exists():
+        return
+    if not folder.is_dir() or not all(path.name.startswith(".") and path.name.endswith(".tmp") for path in folder.iterdir()):
+        raise UserError(f"{folder} exists and is not a dump", remedy="give another --out, or remove it first")
+
+
 def check_resumable(folder: Path, header: DumpHeader) -> int:
     """How many shards of exactly this dump stand in `folder` already: 0 for a folder that is new or empty.
 
     Raises UserError if the folder holds anything else, or a dump with other settings or another plan.
     """
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return 0
     if not is_dump(folder):
-        leftovers_only = folder.is_dir() and all(path.name.startswith(".") and path.name.endswith(".tmp") for path in folder.iterdir())
-        if leftovers_only:  # killed before the manifest was in place
-            return 0
-        raise UserError(f"{folder} exists and is not a dump", remedy="give another --out, or remove it first")
+        _refuse_other_things(folder)
+        return 0
     there, wanted = read_manifest(folder), header.to_manifest()
-    for name in wanted["settings"]:
-        if there.get("settings", {}).get(name) != wanted["settings"][name]:
-            raise UserError(
-                f"{folder} was begun with another {name.replace('_', ' ')}",
-                got=wanted["settings"][name],
-                allowed=there.get("settings", {}).get(name),
-                remedy="resume with the settings it was begun with, or give another --out",
-            )
+    _require_settings(folder, there, wanted["settings"])
     for name in ("samples", "batch_plan"):
         if there.get(name) != wanted[name]:
             raise UserError(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from eyas.data.chats import Chat
+from eyas.data.chats import Chat, without_content
 from eyas.engine.engine import Engine
 from eyas.engine.request import Output, SamplingParams
 from eyas.errors import UserError
@@ -56,8 +56,12 @@ def render_prompts(target: Target, chats: Sequence[Chat], max_new_tokens: int) -
         if last_user is None:
             skipped.append(f"chat {chat.id}: no user turn")
             continue
+        messages, tools = list(chat.messages[: last_user + 1]), chat.extra.get("tools")
+        silent = next((message["role"] for message in messages if without_content(message)), None)
+        if silent is not None:
+            skipped.append(f"chat {chat.id}: a {silent} message without content")
+            continue
         try:
-            messages, tools = list(chat.messages[: last_user + 1]), chat.extra.get("tools")
             text = target.tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=True)
         except Exception as error:  # a template raises whatever it likes
             skipped.append(f"chat {chat.id}: the chat template refused it: {error}")
@@ -75,7 +79,7 @@ def render_prompts(target: Target, chats: Sequence[Chat], max_new_tokens: int) -
 def greedy_answers(target: Target, prompts: Sequence[Prompt], max_new_tokens: int, batch: int) -> list[Answer]:
     """One greedy answer a prompt, by plain decoding."""
     engine = Engine(target, max_batch=min(batch, len(prompts)), max_length=max_length(prompts, max_new_tokens))
-    with engine, Progress("the target's own answers", len(prompts), "answer") as progress:
+    with engine, Progress("the target's own answers", len(prompts), "answers") as progress:
         asked = [prompt.token_ids for prompt in prompts]
         outputs = engine.generate(asked, SamplingParams(max_new_tokens=max_new_tokens), progress.advance)
     return [_answer(prompt, output, target.stop_ids) for prompt, output in zip(prompts, outputs, strict=True)]

@@ -105,7 +105,7 @@ def evaluate_answers(pair: Pair, answers: Sequence[Answer], settings: EvaluateSe
         raise UserError(
             "every answer ends with its first token, so there is nothing to draft", remedy="use other chats, or check the chat template"
         )
-    with Progress("scoring", len(answers), "answer") as progress:
+    with Progress("scoring", len(answers), "answers") as progress:
         forecasts = forecast(pair, answers, settings.num_draft_tokens, settings.batch, progress.advance)
     predicted = [
         walk(answer.tokens, item.hits_RK.tolist(), settings.num_draft_tokens, settings.max_new_tokens)

@@ -48,7 +48,7 @@ class Lossless:
 def measure(pair: Pair, prompts: Sequence[Prompt], settings: EvaluateSettings) -> list[Output]:
     """Greedy speculative decoding of every prompt, in order."""
     batch = min(settings.batch, len(prompts))
-    with _speculative(pair, prompts, settings, batch) as engine, Progress("decoding with the draft", len(prompts), "answer") as progress:
+    with _speculative(pair, prompts, settings, batch) as engine, Progress("decoding with the draft", len(prompts), "answers") as progress:
         asked = [prompt.token_ids for prompt in prompts]
         return engine.generate(asked, SamplingParams(max_new_tokens=settings.max_new_tokens), progress.advance)
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 from eyas.data.store import Dump
 from eyas.provenance import command_line
 from eyas.targets.target import Target
+from eyas.train.report import TrainReport
 from eyas.train.settings import TrainSettings
 from eyas.wiring import Wiring
-
-if TYPE_CHECKING:
-    from eyas.train.loop import TrainReport
 
 
 def card_text(target: Target, dump: Dump, wiring: Wiring, settings: TrainSettings, report: TrainReport) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from eyas.draft.config import DraftConfig
 from eyas.draft.model import Eagle3Draft
 from eyas.draft.warmstart import warm_start
 from eyas.errors import UserError
-from eyas.files import exclusive, writing
+from eyas.files import check_folder_writable, exclusive, writing
 from eyas.progress import Progress, console
 from eyas.targets.families import LogitRule
 from eyas.targets.loading import DTYPES
@@ -24,29 +23,13 @@ from eyas.targets.target import Target
 from eyas.train.batches import BatchOrder, load_batch
 from eyas.train.card import card_text
 from eyas.train.loss import StepCounts, TeacherHead, ttt_loss
+from eyas.train.report import TrainReport
 from eyas.train.settings import TrainSettings
 from eyas.train.state import RunFolder
 from eyas.wiring import Wiring
 
 DEFAULT_DRAFT_VOCAB = 8192
 _TIMED_STEPS = (4, 14)  # of the warm-up that turns minutes into steps: the first steps are slower
-
-
-@dataclass(frozen=True)
-class TrainReport:
-    """What a finished run achieved. Accuracies are uniform over the validation rows; rates in answer tokens a second."""
-
-    steps: int
-    tokens_passed: int
-    seconds: float
-    tokens_per_second: float
-    draft_vocab_size: int
-    vocab_coverage: float
-    left_random: list[str]
-    validation_loss: float
-    validation_accuracy: list[float]
-    validation_conditional_accuracy: list[float]
-    validation_simulated_acceptance_length: float
 
 
 class Trainer:
@@ -56,7 +39,7 @@ class Trainer:
         settings.check()
         _refuse_existing(out)
         self.target, self.dump, self.settings, self.out = target, dump, settings, out
-        self.vocab_map = _vocab_map(target, dump, settings.draft_vocab_size)
+        self.vocab_map = _vocab_map(dump, settings, target.vocab_size, target.stop_ids)
         self.draft = _new_draft(target, dump, settings, self.vocab_map)
         self.left_random = warm_start(self.draft, target)
         if self.left_random:
@@ -67,8 +50,7 @@ class Trainer:
         )
         self.head = _teacher_head(target, self.draft, DTYPES[settings.dtype])
         lengths = dump.lengths()
-        if not dump.training:
-            raise UserError(f"{dump.path} has no training samples", remedy="prepare more chats, or a smaller --validation share")
+        _require_training_samples(dump)
         self.order = BatchOrder(dump.training, lengths, settings.tokens_per_batch, settings.seed)
         self.validation_order = BatchOrder(dump.validation, lengths, settings.tokens_per_batch, settings.seed) if dump.validation else None
 
@@ -123,8 +105,8 @@ class Trainer:
         if folder.total_steps is None:
             folder.fix_total_steps(total)
         window = StepCounts.zero(self.settings.ttt_steps)
-        with Progress("training", total, "step") as progress:
-            progress.advance(record["step"])
+        with Progress("training", total, "steps") as progress:
+            progress.found(record["step"])
             while record["step"] < total:
                 counts = self._step(record, total)
                 window = _decayed(window, counts)
@@ -194,19 +176,37 @@ class Trainer:
         )
 
 
+def check_place(out: Path) -> None:
+    """Raises UserError if a draft is there already, or if none could be written."""
+    _refuse_existing(out)
+    check_folder_writable(out)
+
+
+def check_request(dump: Dump, settings: TrainSettings, text_config: Any) -> None:
+    """What can be known without the target's weights. Raises UserError for settings that do not fit the dump or the target's config."""
+    _require_training_samples(dump)
+    vocab_map = _vocab_map(dump, settings, int(text_config.vocab_size), ())
+    _draft_config(text_config, dump, settings, vocab_map)
+
+
 def _refuse_existing(out: Path) -> None:
     if out.exists():
         raise UserError(f"{out} exists already", remedy="give another --out, or remove it first: a trained draft is not overwritten")
 
 
-def _vocab_map(target: Target, dump: Dump, size: int | None) -> VocabMap:
-    return build_vocab_map(dump.token_counts(), min(DEFAULT_DRAFT_VOCAB, target.vocab_size) if size is None else size, target.stop_ids)
+def _require_training_samples(dump: Dump) -> None:
+    if not dump.training:
+        raise UserError(f"{dump.path} has no training samples", remedy="prepare more chats, or a smaller --validation share")
 
 
-def _new_draft(target: Target, dump: Dump, settings: TrainSettings, vocab_map: VocabMap) -> Eagle3Draft:
-    torch.manual_seed(settings.seed)
-    config = DraftConfig.from_target(
-        target.config,
+def _vocab_map(dump: Dump, settings: TrainSettings, vocab_size: int, stop_ids: tuple[int, ...]) -> VocabMap:
+    size = settings.draft_vocab_size
+    return build_vocab_map(dump.token_counts(), min(DEFAULT_DRAFT_VOCAB, vocab_size) if size is None else size, stop_ids)
+
+
+def _draft_config(text_config: Any, dump: Dump, settings: TrainSettings, vocab_map: VocabMap) -> DraftConfig:
+    return DraftConfig.from_target(
+        text_config,
         num_taps=len(dump.wiring.taps),
         draft_vocab_size=len(vocab_map.d2t),
         head=settings.head,
@@ -216,7 +216,11 @@ def _new_draft(target: Target, dump: Dump, settings: TrainSettings, vocab_map: V
         norm_before_residual=settings.norm_before_residual,
         norm_output=settings.norm_output,
     )
-    draft = Eagle3Draft(config)
+
+
+def _new_draft(target: Target, dump: Dump, settings: TrainSettings, vocab_map: VocabMap) -> Eagle3Draft:
+    torch.manual_seed(settings.seed)
+    draft = Eagle3Draft(_draft_config(target.config, dump, settings, vocab_map))
     draft.set_vocab_map(vocab_map.d2t, vocab_map.t2d)
     draft.use_target(target)
     return draft

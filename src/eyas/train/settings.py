@@ -10,6 +10,14 @@ from typing import Any
 from eyas.errors import UserError
 
 MAX_TTT_STEPS = 64  # each step keeps its own keys and values of every row
+# Far beyond any real run; a slip of the keyboard is worth an error before anything is worked out.
+_LARGEST = {
+    "steps": 10_000_000,
+    "ttt_steps": MAX_TTT_STEPS,
+    "tokens_per_batch": 1 << 24,
+    "checkpoint_every": 10_000_000,
+    "hidden_size": 1 << 17,
+}
 
 
 @dataclass(frozen=True)
@@ -44,14 +52,16 @@ class TrainSettings:
         """Raises UserError for values that cannot train."""
         if (self.steps is None) == (self.minutes is None):
             raise UserError("give either --steps or --minutes", got=f"steps {self.steps}, minutes {self.minutes}")
-        for name in ("steps", "minutes", "ttt_steps", "tokens_per_batch", "learning_rate", "grad_clip", "checkpoint_every", "hidden_size"):
+        for name, largest in _LARGEST.items():
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= largest:
+                raise UserError(f"--{name.replace('_', '-')} is out of range", got=value, allowed=f"1 to {largest:,}")
+        for name in ("minutes", "learning_rate", "grad_clip"):
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
-                raise UserError(f"--{name.replace('_', '-')} must be positive", got=value)
+                raise UserError(f"--{name.replace('_', '-')} is out of range", got=value, allowed="a positive, finite number")
         if not -(2**63) <= self.seed < 2**63:
             raise UserError("--seed is out of range", got=self.seed, allowed="-2^63 to 2^63 - 1")
-        if self.ttt_steps > MAX_TTT_STEPS:
-            raise UserError("--ttt-steps is out of range", got=self.ttt_steps, allowed=f"1 to {MAX_TTT_STEPS}")
         if not 0 < self.decay <= 1:
             raise UserError("--decay must lie in (0, 1]", got=self.decay)
 
