@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from eyas.errors import UserError
 from eyas.targets.generate import BatchSettings, generate_batch
-from eyas.targets.loading import load_target
+from eyas.targets.loading import auto_class, load_target
 from eyas.targets.target import Target
 from eyas.targets.tiny import TINY_FAMILIES, held_out_top1, make_tiny, tiny_tokenizer
 
@@ -56,7 +56,9 @@ def test_deepseek_has_mla_and_a_dense_layer_before_its_experts(tiny_targets):
 def test_kimi_loads_in_the_layout_in_which_it_is_published(tiny_targets, tmp_path):
     """One tensor an expert, the text model first in the names, and its layers called layers: transformers 5.24 writes blocks."""
     target = _load(tiny_targets("kimi_k25"))
-    target.model.save_pretrained(tmp_path, save_original_format=True)
+    fresh = auto_class("kimi_k25").from_config(target.model.config, dtype=torch.float32)  # a loaded one is saved as it was found
+    fresh.load_state_dict(target.model.state_dict())
+    fresh.save_pretrained(tmp_path, save_original_format=True)
     target.tokenizer.save_pretrained(tmp_path)
     written = load_file(tmp_path / "model.safetensors")
     published = {name.replace("language_model.model.blocks.", "language_model.model.layers."): value for name, value in written.items()}
