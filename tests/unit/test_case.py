@@ -138,6 +138,10 @@ def test_the_story_is_told_in_order(tmp_path, doctor, exhibits):
     event = try_own(case, "capture", 60.0)
     assert event.value["verdict"] == "confirmed"
     examine_for(case, exhibits, Options())
+    add_own(case, "ranks", "ranks disagree", "true", Expected(status=0))
+    examine_for(case, exhibits, Options())
+    moved = case.events[-1].value["moved"]
+    assert moved[-2:] == ["the capture point is <wrong>: confirmed when it was tried in 3", "ranks disagree: not tried yet"]
     lines = "\n".join(story(case))
     places = [lines.index(words) for words in ("(first look): fault", "asked: the capture point", "tried: the capture point", "4. ")]
     assert places == sorted(places)
@@ -145,7 +149,7 @@ def test_the_story_is_told_in_order(tmp_path, doctor, exhibits):
     page = story_html(case)
     assert "&lt;wrong&gt;" in page
     assert "<wrong>" not in page
-    assert [item["kind"] for item in to_json(case)["events"]] == ["run", "hypothesis", "test", "run"]
+    assert [item["kind"] for item in to_json(case)["events"]] == ["run", "hypothesis", "test", "run", "hypothesis", "run"]
 
 
 @pytest.mark.parametrize(

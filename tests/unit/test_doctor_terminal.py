@@ -50,7 +50,7 @@ def test_all_is_told_in_order(found):
         "34.1 %",
         "remedy: set the ids",
         "wiring",
-        "76.9 %",
+        "on real text",
         "signature: vllm",
         "needs --target",
     ]

@@ -93,7 +93,7 @@ def examine_for(case: Case, exhibits: Exhibits, options: Options, note: str = ""
     codes = unchanged_codes(before.value["inputs"], inputs) if before is not None and same else ()
     fresh = run(exhibits, dataclasses.replace(options, skip=(*options.skip, *codes)))
     value = fresh.to_json() if before is None else joined(before, fresh, codes)
-    moved = what_moved(before.value, inputs, value) if before is not None else []
+    moved = [*what_moved(before.value, inputs, value), *own_claims(case)] if before is not None else []
     found_by = {**(before.value["found_by"] if before is not None else {}), **_found_by(fresh)}
     event = {"note": note, "inputs": inputs, "options": _chosen(options), "moved": moved, "found_by": found_by, "diagnosis": value}
     return value, case.add("run", event)
@@ -140,6 +140,17 @@ def what_moved(before: Mapping[str, Any], inputs: Mapping[str, str], now: Mappin
     for words, items in (("gone", was - is_now), ("new", is_now - was), ("still there", was & is_now)):
         lines += [f"{words}: {', '.join(f'{code} ({subject})' for code, subject in sorted(items))}"] if items else []
     return lines + _answers_turned(old["hypotheses"], now["hypotheses"])
+
+
+def own_claims(case: Case) -> list[str]:
+    """Where the user's own hypotheses stand: they are tried when the user asks for it, so a run only recalls them."""
+    stand: dict[str, str] = {}
+    for event in case.events:
+        if event.kind == "hypothesis":
+            stand[event.value["name"]] = f"{event.value['claim']}: not tried yet"
+        elif event.kind == "test":
+            stand[event.value["name"]] = f"{event.value['claim']}: {event.value['verdict']} when it was tried in {event.number}"
+    return list(stand.values())
 
 
 def _figures_moved(old: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

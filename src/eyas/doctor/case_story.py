@@ -42,6 +42,7 @@ def told(event: Event) -> list[str]:
     lines = [f"{head} examined{note}: {diagnosis['verdict']}. {diagnosis['summary']}"]
     lines += [f"   {line}" for line in value["moved"]]
     lines += [_finding(finding) for finding in diagnosis["findings"]]
+    lines += [f"   its figures look like: {line}" for line in diagnosis["signature"]]
     open_ones = [item["claim"] for item in diagnosis["hypotheses"] if item["verdict"] == "suspected"]
     lines += [f"   still suspected: {'; '.join(dict.fromkeys(open_ones))}"] if open_ones else []
     return lines
