@@ -112,8 +112,13 @@ class Comparison:
     p: float
     z: float
 
-    def decisive(self, suspected: bool, least: float = 0.015) -> bool:
-        """Beyond chance and worth a fix. Where another test already spoke for it, chance alone is asked."""
+    def decisive(self, suspected: bool, least: float = 0.015, trained: bool = False) -> bool:
+        """Beyond chance and worth a fix. Where another test already spoke for it, chance alone is asked.
+
+        A draft that was `trained` well is at its best as it was trained, so a smaller gain tells, if every row speaks for it.
+        """
+        if trained and self.gain >= 0.01 and self.z >= 4.5 and self.p <= 0.02:
+            return True
         if suspected and self.p <= 0.02 and self.z >= 3 and self.gain > 0:
             return True
         clear = self.p <= 5e-4 and self.z >= 4 and self.gain >= max(least, 0.04 * self.before)

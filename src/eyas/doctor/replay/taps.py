@@ -10,7 +10,7 @@ from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, percent,
 from eyas.doctor.replay.bench import Bench
 from eyas.doctor.replay.measuring import Comparison, compare
 from eyas.doctor.replay.subject import Subject
-from eyas.doctor.replay.trial import bench_of, weight_of
+from eyas.doctor.replay.trial import bench_of, weight_of, well_trained
 from eyas.errors import UserError
 from eyas.evaluate.infer.project import FastScore
 from eyas.evaluate.infer.search import EMPTY, Point, neighbours, search
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _LOW = 0.3  # accuracy below which every choice is searched, however far from the declared one
 _USUAL = ("taps-shifted", "slot-order")
-_TRAINED = 0.05  # in accuracy above a table of which token follows which
 _MEASURED = 6  # of the search's points, on all rows
 _BETTER = 0.03  # nats on the search rows that make a neighbour worth the whole search
 
@@ -165,8 +164,7 @@ def _surely(exam: Examination, won: Comparison) -> bool:
     """The usual mistakes cost little where neighbouring layers are alike. A draft that was trained well is at its best on its own states,
     so there a small gain counts, if it is beyond chance; a weak one may do better on later states by itself.
     """
-    trained = won.before >= exam.measured.get("pair_table_accuracy", 1.0) + _TRAINED
-    return trained and won.z >= 5 and won.nats >= 0.02 and won.gain >= 0
+    return well_trained(exam, won.before) and won.z >= 5 and won.nats >= 0.02 and won.gain >= 0
 
 
 def code_of(declared: tuple[Tap, ...], found: tuple[Tap, ...]) -> str:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
 
 LEARNT = 0.5  # of step 0's accuracy: a later step below it was never trained, whatever is tried
+_TRAINED = 0.05  # in accuracy
 _PROMISING = 0.002  # nats on the search rows: no more rows are spent on what gains less there
 
 
@@ -60,11 +61,17 @@ def try_options(
     before = bench.results(bench.subject, step + 1)
     hopeful = _screened(bench, options, step)
     tried = {option.what: compare(bench.results(option.subject, step + 1)[step], before[step]) for option in hopeful}
-    good = [option for option in hopeful if _takes(tried[option.what], suspected, factor, least)]
+    trained = factor == 1.0 and well_trained(exam, before[0].accuracy)
+    good = [option for option in hopeful if tried[option.what].decisive(suspected, trained=trained)]
+    good = [option for option in good if tried[option.what].after >= max(least, factor * tried[option.what].before)]
     figures = {what: round(item.after, 4) for what, item in tried.items()}
     if not good:
         share = percent(before[step].accuracy)
         text = f"as it is, step {step} is right on {share} of {len(before[step].hits)} rows; nothing else tried is better"
+        nearest = max(tried, key=lambda what: tried[what].nats, default=None)
+        if nearest is not None:
+            item = tried[nearest]
+            text += f" beyond chance: {nearest} {percent(item.after)} (p {item.p:.2g}, z {item.z:.1f})"
         return ruled_out(text, as_given=before[step].accuracy, tried=figures)
     best = max(good, key=lambda option: (tried[option.what].after, tried[option.what].nats))
     won = tried[best.what]
@@ -99,5 +106,6 @@ def _screened(bench: Bench, options: Sequence[Option], step: int) -> list[Option
     return [option for _, option in found[:3]]
 
 
-def _takes(item: Comparison, suspected: bool, factor: float, least: float) -> bool:
-    return item.decisive(suspected) and item.after >= max(least, factor * item.before)
+def well_trained(exam: Examination, accuracy: float) -> bool:
+    """Whether the draft beats a table of which token follows which by more than a little: a weak one may gain by any change."""
+    return accuracy >= float(exam.measured.get("pair_table_accuracy", 1.0)) + _TRAINED
