@@ -27,7 +27,7 @@ def read_corpus(data: Path, target: str, trust_remote_code: bool = False) -> Cor
         info = prepare(target, [data], Path(folder) / "prepared", PrepareSettings(), trust_remote_code=trust_remote_code)
         skipped = "; ".join(f"{count} x {reason}" for reason, count in info["skipped_by_reason"].items()) or "none"
         num_cut_off = sum(info[name]["answers_cut_off"] for name in SPLITS)
-        cut_off = f"; {num_cut_off} answers cut off at the limit: their end is not trained" if num_cut_off else ""
+        cut_off = f"; {num_cut_off} cut off at the limit: their end is not trained" if num_cut_off else ""
         console.print(f"prepared {data.name}: {info['chats_read']} chats read, skipped: {skipped}{cut_off}", markup=False)
         return corpus_of(read_prepared(Path(folder) / "prepared"))
 

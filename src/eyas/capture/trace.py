@@ -107,13 +107,14 @@ def check_identity(target: Target, trace: Trace, owner: str) -> IdentityReport:
     report = compare_target(target, trace)
     if report.same:
         return report
-    close = report.median_distance < 0.5
+    close = report.median_distance < 0.5 and report.top1_agreement > 0.5
     raise WiringError(
         f"{target.name} is not the target that {owner} was made on",
         got=report.text(),
         allowed=f"what rounding to {report.weights} explains",
         remedy=(
-            "this is a fine-tuned or otherwise changed copy: capture and train on it, or use the original"
+            "it is near: a fine-tuned or otherwise changed copy, or like weights run by another architecture; capture and train on it, "
+            "or use the original"
             if close
             else "use the target that it was made on"
         ),
@@ -135,7 +136,12 @@ def compare_target(target: Target, trace: Trace) -> IdentityReport:
     # Weights wider than those recorded are rounded to the same dtype first: then an exact copy is exact again.
     names, sketches_SPK = _sketches(target, ids, lambda weight: weight.to(recorded).to(compute))
     if names != trace.state_names:
-        raise WiringError(f"{target.name} has other states than the trace", got=len(names), allowed=len(trace.state_names))
+        raise WiringError(
+            f"{target.name} is of another architecture than the target that the trace was recorded on",
+            got=f"{len(names)} named states",
+            allowed=f"{len(trace.state_names)}",
+            remedy="use the target that it was made on",
+        )
     agreement = float((_top1(target, ids) == trace.top1).float().mean())
     return _judge(trace, trace.distances(sketches_SPK), look_at(target).may_add_to(trace.look), agreement)
 

@@ -61,7 +61,7 @@ def prepare(
         part = info[name]
         print(f"{name}: {part['chats']} chats, {part['tokens']:,} tokens, {part['supervised_ratio']:.1%} of them supervised")
         print(f"  {part['chats_at_max_length']} reach {max_length} tokens; {part['chats_ending_without_stop']} end without a stop token")
-        print(f"  {part['answers_cut_off']} answers cut off at the limit: their end is not trained")
+        print(f"  {part['answers_cut_off']} cut off at the limit: their end is not trained")
     print(f"skipped: {len(info['skipped'])}")
     for reason, count in info["skipped_by_reason"].items():
         names = [item["id"] for item in info["skipped"] if item["reason"] == reason]

@@ -52,16 +52,20 @@ def command(
 ) -> None:
     """Stream an answer to stdout and a line of figures to stderr; with a draft the text is the same, only sooner."""
     from eyas.engine.pair import load_pair
-    from eyas.engine.request import SamplingParams
+    from eyas.engine.request import SamplingParams, check_num_draft_tokens
     from eyas.targets.layout import local_device, start_layout
     from eyas.targets.loading import resolve_device, resolve_dtype
 
     params = SamplingParams(max_new_tokens, temperature, top_p, top_k, seed)
     text = _prompt(prompt, prompt_file)
     _check_text("--system", system or "")
-    where = resolve_device(local_device(device))
+    if raw and system is not None:
+        raise UserError("--raw has no system message", got="--system", remedy="put it into the prompt")
+    if draft is not None:
+        check_num_draft_tokens(num_draft_tokens)
+    where, number_type = resolve_device(local_device(device)), resolve_dtype(dtype)
     with start_layout(tp, 1, "zig-zag", where, rank_timeout) as layout:
-        pair = load_pair(target, draft, where, resolve_dtype(dtype), trust_remote_code, layout)
+        pair = load_pair(target, draft, where, number_type, trust_remote_code, layout)
         if layout.writes:
             for warning in pair.warnings:
                 print(f"warning: {warning}", file=sys.stderr)
@@ -147,8 +151,6 @@ def _check_text(where: str, text: str) -> None:
 
 def _encode(target: Target, text: str, system: str | None, raw: bool) -> list[int]:
     if raw:
-        if system is not None:
-            raise UserError("--raw has no system message", got="--system", remedy="put it into the prompt")
         return [int(token) for token in target.tokenizer.encode(text)]
     if not target.tokenizer.chat_template:
         remedy = "use an instruct model, or --raw to continue the text as it stands"

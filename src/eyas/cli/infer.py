@@ -29,17 +29,18 @@ def infer(
     Says "undecided" where another choice is not significantly worse. A constant RoPE offset changes nothing and is not looked for.
     """
     from eyas.capture.corpus import read_corpus
-    from eyas.draft.checkpoint import load_draft
+    from eyas.draft.checkpoint import load_draft, require_draft
     from eyas.errors import UserError
     from eyas.evaluate.infer.infer import InferSettings, infer_wiring
     from eyas.targets.loading import load_target, resolve_device, resolve_dtype
 
     if rows < 1:
         raise UserError("--rows must be at least 1", got=rows)
-    number_type = resolve_dtype(dtype)
-    loaded = load_target(target, device=resolve_device(device), dtype=number_type, trust_remote_code=trust_remote_code)
-    held = load_draft(draft, loaded, number_type, taps_known=False)
+    where, number_type = resolve_device(device), resolve_dtype(dtype)
+    require_draft(draft)
     corpus = read_corpus(data, target, trust_remote_code)
+    loaded = load_target(target, device=where, dtype=number_type, trust_remote_code=trust_remote_code)
+    held = load_draft(draft, loaded, number_type, taps_known=False)
     corpus.check(loaded.vocab_size, getattr(loaded.config, "max_position_embeddings", None))
     report = infer_wiring(loaded, held.draft, corpus.texts, InferSettings(num_rows=rows))
     if as_json:

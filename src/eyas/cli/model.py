@@ -64,7 +64,7 @@ def make(
         return
     if not name.startswith("tiny-"):
         allowed = ", ".join((*MADE, *(f"tiny-{family}" for family in TINY_FAMILIES)))
-        raise UserError("not the name of a tiny or taught target", got=name, allowed=allowed)
+        raise UserError("not the name of a tiny or taught target", got=name, allowed=allowed, remedy="see eyas model list")
     if small:
         raise UserError("a tiny target has one size", got="--small", allowed=f"--small with {', '.join(MADE)}")
     make_tiny(name.removeprefix("tiny-"), out, trained=trained, seed=seed)

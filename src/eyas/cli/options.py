@@ -37,5 +37,17 @@ def _lines(value: Mapping[str, Any], indent: str) -> list[str]:
         if isinstance(part, Mapping):
             lines += [f"{indent}{key}", *_lines(part, indent + "  ")]
         else:
-            lines.append(f"{indent}{key:<{width}}  {f'{part:.4g}' if isinstance(part, float) else part}")
+            lines.append(f"{indent}{key:<{width}}  {_shown(part)}")
     return lines
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_shown, value)) or "none"
+    return str(value)

@@ -29,9 +29,12 @@ def record(
 ) -> None:
     """Record the fingerprint of every state of a target: a fixed text, a small sketch of each state at each position."""
     from eyas.capture.trace import record_trace
-    from eyas.files import write_json
+    from eyas.files import check_folder_writable, write_json
     from eyas.targets.loading import load_target, resolve_device, resolve_dtype
 
+    for file in (out, prompt_out):
+        if file is not None:
+            check_folder_writable(file.parent)
     loaded = load_target(target, device=resolve_device(device), dtype=resolve_dtype(dtype), trust_remote_code=trust_remote_code)
     trace = record_trace(loaded)
     trace.save(out)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show what an artefact was made for, and how two differ.")
 
+_OF_TARGET = ("num_target_layers", "target_hidden_size", "target_vocab_size", "tokenizer_hash")  # what every target's files say
+
 PathArgument = Annotated[str, typer.Argument(help="A target's folder or hub id, a dump, a draft, or an export of one.")]
 
 
@@ -48,15 +50,17 @@ def diff(left: PathArgument, right: PathArgument, trust_remote_code: TrustRemote
     identity = _compare_traces(left_trace, right_trace)
     fatal = [item for item in differences if item.field_class == "must match"]
     same = not fatal and (identity is None or identity.same)
+    unknown = _not_compared((left_kind, left_wiring), (right_kind, right_wiring))
     if as_json:
         from dataclasses import asdict
 
-        emit({"match": same, "differences": [asdict(item) for item in differences], "trace": asdict(identity) if identity else None}, True)
+        trace = asdict(identity) if identity else None
+        emit({"match": same, "differences": [asdict(item) for item in differences], "not_compared": unknown, "trace": trace}, True)
     else:
         for item in differences:
             print(item.text(*names) + "\n")
         print(_verdict(identity, left_trace, right_trace))
-        print("they match" if same and not differences else "they match in all fields that must" if same else "they do not match")
+        print(_conclusion(same, bool(differences), identity is not None, unknown))
     raise typer.Exit(0 if same else 1)
 
 
@@ -112,6 +116,28 @@ def _verdict(identity: IdentityReport | None, left: Path | None, right: Path | N
     if identity is None:
         return "trace: not comparable, recorded on other tokens or another architecture"
     return f"trace: {'the same model' if identity.same else 'another model'}; {identity.text()}"
+
+
+def _not_compared(left: tuple[str, Wiring], right: tuple[str, Wiring]) -> list[str]:
+    """Fields that both kinds of artefact should state, but one of these two does not."""
+    import dataclasses
+
+    def stated(kind: str) -> set[str]:
+        if kind in ("target", "dump"):
+            return {*_OF_TARGET, *(("taps", "pairing") if kind == "dump" else ())}
+        return {item.name for item in dataclasses.fields(left[1]) if item.metadata["class"] == "must match"}
+
+    both = stated(left[0]) & stated(right[0])
+    return sorted(name for name in both if any(getattr(wiring, name) in (None, ()) for _, wiring in (left, right)))
+
+
+def _conclusion(same: bool, differs: bool, is_identity_known: bool, unknown: list[str]) -> str:
+    if not same:
+        return "they do not match"
+    if unknown:
+        return f"nothing that could be compared differs; could not be compared, since one side does not state it: {', '.join(unknown)}"
+    words = "they match in all fields that must" if differs else "they match"
+    return words if is_identity_known else f"{words}; whether the weights of the target are the same, only two traces tell"
 
 
 def _table(title: str, wiring: Wiring) -> Any:

@@ -64,8 +64,20 @@ def save_draft(
         (temporary / CARD).write_text(card, encoding="utf-8")
 
 
+def require_draft(folder: Path) -> None:
+    """Raises UserError for a folder that is missing, or that holds no Eyas draft."""
+    remedy = "train one (eyas train) or pull one (eyas model pull smollm2-135m-draft)"
+    if not folder.is_dir():
+        raise UserError(f"draft folder {'is a file' if folder.exists() else 'does not exist'}: {folder}", remedy=remedy)
+    if not (folder / WIRING).is_file():
+        got = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "an empty folder"
+        elsewhere = f"; one of another project is imported first: eyas import {folder} --out DRAFT" if (folder / CONFIG).is_file() else ""
+        raise UserError(f"{folder} is not an Eyas draft: it has no {WIRING}", got=got, remedy=remedy + elsewhere)
+
+
 def read_wiring(folder: Path) -> Wiring:
-    """The draft's wiring, without reading a tensor."""
+    """The draft's wiring, without reading a tensor. Raises UserError if it is damaged, or if there is no draft."""
+    require_draft(folder)
     return Wiring.from_json(read_json(folder / WIRING, "the draft's wiring"), str(folder / WIRING))
 
 
@@ -89,10 +101,6 @@ def load_draft(folder: Path, target: Target, dtype: torch.dtype, *, taps_known: 
         UserError: files missing or damaged, tensors missing, spare, of another shape or not finite, a vocabulary map
             that breaks its invariants, another hidden size than the target's.
     """
-    if not folder.is_dir():
-        raise UserError(
-            f"draft folder does not exist: {folder}", remedy="train one (eyas train) or pull one (eyas model pull smollm2-135m-draft)"
-        )
     wiring = read_wiring(folder)
     config = DraftConfig.from_json(read_json(folder / CONFIG, "the draft's config"), str(folder / CONFIG))
     if taps_known:
@@ -110,8 +118,6 @@ def read_draft(folder: Path) -> LoadedDraft:
 
     Raises UserError for the same faults as `load_draft`, but for those that only a target shows.
     """
-    if not folder.is_dir():
-        raise UserError(f"draft folder does not exist: {folder}")
     wiring = read_wiring(folder)
     config = DraftConfig.from_json(read_json(folder / CONFIG, "the draft's config"), str(folder / CONFIG))
     require_taps(wiring, folder)

@@ -144,7 +144,7 @@ class DraftConfig:
             UserError: another head, an MLA head for a target without MLA, settings that no draft has together.
         """
         if head not in get_args(Head):
-            raise UserError("unknown --head", got=head, allowed=", ".join(get_args(Head)))
+            raise UserError("unknown --head", got=head, allowed=", ".join(get_args(Head)), remedy="write --head llama, or leave it out")
         wide = int(text_config.hidden_size)
         hidden = hidden_size or wide
         mla = MlaConfig.of(text_config) if head == "mla" else None

@@ -21,7 +21,7 @@ import torch
 
 from eyas.draft.model import Eagle3Draft
 from eyas.engine.drafter import Drafter, Proposal
-from eyas.engine.request import MAX_DRAFT_TOKENS, Output, Request, Round, SamplingParams
+from eyas.engine.request import Output, Request, Round, SamplingParams, check_num_draft_tokens
 from eyas.engine.sampling import SamplingBatch, draw, greedy, probabilities
 from eyas.engine.target_runner import TargetRunner
 from eyas.engine.verify import Verdict, verify_greedy, verify_sampled
@@ -265,13 +265,7 @@ def _check_parts(target: Target, draft: Eagle3Draft | None, taps: Sequence[Tap],
         raise UserError("max_batch is out of range", got=max_batch, allowed="1 or more")
     if draft is None:
         return
-    if not 1 <= num_draft_tokens <= MAX_DRAFT_TOKENS:
-        raise UserError(
-            "the number of draft tokens is out of range",
-            got=num_draft_tokens,
-            allowed=f"1 to {MAX_DRAFT_TOKENS}",
-            remedy="leave the draft out for plain decoding",
-        )
+    check_num_draft_tokens(num_draft_tokens)
     if len(taps) != draft.config.num_taps:
         raise UserError("the draft reads another number of states", got=format_taps(tuple(taps)), allowed=f"{draft.config.num_taps} taps")
     for name, drafts, targets in (

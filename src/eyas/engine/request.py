@@ -16,6 +16,18 @@ from eyas.errors import UserError
 
 MAX_DRAFT_TOKENS = 128  # a round; buffers are made for so many
 
+
+def check_num_draft_tokens(count: int) -> None:
+    """Raises UserError for a number of proposals a round that no engine takes."""
+    if not 1 <= count <= MAX_DRAFT_TOKENS:
+        raise UserError(
+            "the number of draft tokens is out of range",
+            got=count,
+            allowed=f"1 to {MAX_DRAFT_TOKENS}",
+            remedy="leave the draft out for plain decoding",
+        )
+
+
 FinishReason = Literal["stop", "length"]
 
 

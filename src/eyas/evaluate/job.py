@@ -85,10 +85,6 @@ def run_job(job: Job) -> Result:
 
 def _check_taps(job: Job) -> list[str]:
     """Raises UserError for taps that the target lacks. Returns a warning if others than the draft's own are fed."""
-    if not job.draft.is_dir():
-        raise UserError(
-            f"draft folder does not exist: {job.draft}", remedy="train one (eyas train) or pull one (eyas model pull smollm2-135m-draft)"
-        )
     wiring = read_wiring(job.draft)
     require_taps(wiring, job.draft)
     layers = target_wiring(job.target, job.trust_remote_code).num_target_layers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from eyas.formats.safe import Foreign
 def detect(foreign: Foreign) -> tuple[str, str]:
     """The format's name, and by what it was told. Raises UserError if nothing tells."""
     config, keys = foreign.config, foreign.tensors.keys()
+    _refuse_target(foreign)
     names = architectures_of(config)
     if "speculators_config" in config or "speculators_model_type" in config or "Eagle3Speculator" in names:
         return "speculators", "speculators_config in the config"
@@ -29,6 +31,18 @@ def detect(foreign: Foreign) -> tuple[str, str]:
         got=f"architectures {sorted(names)}, keys such as {sorted(keys)[:3]}",
         remedy="name the project with --from; a draft of another kind than EAGLE-3 is not read",
     )
+
+
+def _refuse_target(foreign: Foreign) -> None:
+    """Every EAGLE-3 draft has an fc and one layer; a model with many layers and no fc is what a draft is made for."""
+    layers = {found[1] for key in foreign.tensors if (found := re.search(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.", key)) is not None}
+    if len(layers) > 1 and not any(re.search(r"(?:^|\.)fc\.", key) for key in foreign.tensors):
+        raise UserError(
+            f"{foreign.folder} looks like a target, not like a draft",
+            got=f"{len(layers)} layers, and no fc that reads states",
+            allowed="the folder of an EAGLE-3 draft",
+            remedy="give the draft's folder; its target is named by --target",
+        )
 
 
 def _by_architecture(names: Collection[str]) -> tuple[str, str]:

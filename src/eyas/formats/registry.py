@@ -14,5 +14,7 @@ FORMATS: dict[str, Format] = {
 def format_of(name: str) -> Format:
     """Raises UserError for a name that no format has."""
     if name not in FORMATS:
-        raise UserError("no such format", got=name, allowed=", ".join(FORMATS))
+        raise UserError(
+            "no such format", got=name, allowed=", ".join(FORMATS), remedy="name one of these; docs/formats.md says whose is whose"
+        )
     return FORMATS[name]

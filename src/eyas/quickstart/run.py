@@ -34,7 +34,7 @@ from eyas.errors import UserError
 from eyas.evaluate.answers import Prompt, greedy_answers, render_prompts, spread
 from eyas.evaluate.plot import check_can_plot
 from eyas.evaluate.settings import EvaluateSettings, Pair
-from eyas.files import exclusive, write_json, writing
+from eyas.files import check_folder_writable, exclusive, write_json, writing
 from eyas.progress import console
 from eyas.quickstart.figures import draft_figures, lossless_in_fp32, plot, table
 from eyas.quickstart.ledger import Act, Ledger
@@ -60,6 +60,7 @@ def run_quickstart(out: Path, recipe: Recipe, device: torch.device, dtype: torch
     Raises UserError if `out` holds a quickstart with other settings or somebody else's files, or if matplotlib is missing.
     """
     check_can_plot()
+    check_folder_writable(out)
     _refuse_foreign(out)
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)

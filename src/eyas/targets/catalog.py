@@ -56,7 +56,8 @@ def pull(name: str, folder: Path) -> None:
     """
     entry = next((item for item in CATALOG if item.name == name), None)
     if entry is None:
-        raise UserError("nothing of this name can be pulled", got=name, allowed=", ".join(item.name for item in CATALOG))
+        names = ", ".join(item.name for item in CATALOG)
+        raise UserError("nothing of this name can be pulled", got=name, allowed=names, remedy="see eyas model list")
     with atomic_folder(folder) as out:
         entry.write(out)
 

@@ -92,7 +92,8 @@ def make_tiny(family: str, folder: Path, *, trained: bool, seed: int = 0, traini
     if not -(2**63) <= seed < 2**63:
         raise UserError("--seed is out of range", got=seed, allowed="-2^63 to 2^63 - 1")
     if family not in _FAMILIES:
-        raise UserError("no tiny model of this family", got=family, allowed=", ".join(TINY_FAMILIES))
+        names = ", ".join(f"tiny-{name}" for name in TINY_FAMILIES)
+        raise UserError("no tiny model of this family", got=f"tiny-{family}", allowed=names, remedy="see eyas model list")
     with atomic_folder(folder) as out, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         tokenizer = tiny_tokenizer()

@@ -30,7 +30,9 @@ def is_foreign_dump(path: Path) -> str | None:
 def dump_format(path: Path, source: str = "auto") -> DumpFormat:
     """Raises UserError if `path` is no dump of `source`, or of any known project."""
     if source not in ("auto", *FORMATS):
-        raise UserError("unknown format of a dump", got=source, allowed=f"auto, {', '.join(FORMATS)}")
+        raise UserError(
+            "unknown format of a dump", got=source, allowed=f"auto, {', '.join(FORMATS)}", remedy="name one of these, or leave --from out"
+        )
     if not path.exists():
         raise UserError(f"the dump does not exist: {path}")
     if is_eyas_dump(path):
