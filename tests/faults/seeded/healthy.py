@@ -19,7 +19,6 @@ from seeded.edits import (
     redraft,
     redump,
     retarget,
-    seeded_noise,
 )
 from seeded.figures import drifting_log, saved, vllm_metrics
 from seeded.registry import FILES, REPLAY
@@ -126,15 +125,10 @@ def draft_in_fp32(s: Set) -> Set:
     return raw_tensors(s, lambda held: held.update({name: t.float() for name, t in held.items() if t.is_floating_point()}))
 
 
-def small_target_change(s: Set) -> Set:
-    """Noise of a thousandth in every matrix: as much as a re-cast makes."""
-
-    def change(held: Tensors) -> None:
-        for name, weight in held.items():
-            if weight.dim() == 2:
-                held[name] = weight + 0.001 * seeded_noise(weight)
-
-    return retarget(s, change).but(given=("target", "draft", "data"))
+def recast_target(s: Set) -> Set:
+    """Rounded to half precision and back: what a re-cast copy holds."""
+    made = retarget(s, lambda held: held.update({name: weight.half().float() for name, weight in held.items()}))
+    return made.but(given=("target", "draft", "data"))
 
 
 def plain_map(s: Set) -> Set:
@@ -203,7 +197,7 @@ HEALTHY = (
     Healthy("exported to Model-Optimizer", lambda s: exported(s, "modelopt")),
     Healthy("target in bf16", target_in_bf16, ("llama", "qwen3")),
     Healthy("target in int8", target_in_int8, ("llama", "deepseek_v3")),
-    Healthy("target with rounding noise", small_target_change),
+    Healthy("target re-cast and back", recast_target),
     Healthy("target in shards", sharded_target),
     Healthy("RoPE from position 1", rope_from_one, ("llama", "qwen3")),
     Healthy("another mask rule", other_mask_rule),
