@@ -123,3 +123,10 @@ def test_the_readme_quotes_the_quickstart():
         assert f"| {name} | {left} | {right} |" in readme, name
     assert f"took {result['wall_seconds'] / 60:.1f} minutes" in readme
     assert f"and {result['peak_rss_gib']:.1f} GiB" in readme
+
+
+def test_the_readme_quotes_the_story():
+    story, readme = (ROOT / "docs" / "story.md").read_text(), " ".join((ROOT / "README.md").read_text().split())
+    [row] = [line for line in story.splitlines() if line.startswith("| first-token accuracy")]
+    right, wrong = (cell.strip() for cell in row.split("|")[2:4])
+    assert f"{right} of its first tokens are right with the states it was trained on, {wrong} with their neighbours" in readme
