@@ -18,7 +18,7 @@ from eyas.doctor.server.client import ServerError
 from eyas.doctor.server.judging import Judge, Slip
 from eyas.errors import UserError
 
-_CLEAR = 3.0  # standard deviations, and slips, by which one rate is more than another
+_CLEAR = 3.0  # standard deviations by which one share is more than another, and slips that must be expected where there are none
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,13 @@ class Share:
     def rate(self) -> float:
         return len(self.slips) / self.tokens if self.tokens else 0.0
 
-    def beyond(self, rate: float) -> bool:
-        """Whether there are clearly more slips than this rate gives."""
-        expected = rate * self.tokens
-        return len(self.slips) > expected + _CLEAR * max(1.0, expected) ** 0.5
+    def beyond(self, other: Share) -> bool:
+        """Whether there are clearly more slips here than there: by the two shares' difference in its own deviations."""
+        if not self.tokens or not other.tokens:
+            return False
+        both = (len(self.slips) + len(other.slips)) / (self.tokens + other.tokens)
+        deviation = (both * (1 - both) * (1 / self.tokens + 1 / other.tokens)) ** 0.5
+        return self.rate - other.rate > _CLEAR * deviation
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class Tally:
     @property
     def lossy(self) -> bool:
         """More slips than the served target itself explains."""
-        return self.rounds.beyond(self.prefill.rate) if self.other_target else bool(self.rounds.slips)
+        return self.rounds.beyond(self.prefill) if self.other_target else bool(self.rounds.slips)
 
     @property
     def rounds(self) -> Share:
