@@ -14,9 +14,9 @@ POSITION = torch.arange(4, 150)
 def distances(change: int, before: float, behind: float, odd: float = 0.05) -> torch.Tensor:
     """Noise of either size, and a few rows on both sides that are as those of the other."""
     generator = torch.Generator().manual_seed(change)
-    size = torch.where(POSITION < change, before, behind)
+    size = torch.where(change > POSITION, before, behind)
     swapped = torch.rand(len(POSITION), generator=generator) < odd
-    size = torch.where(swapped, torch.where(POSITION < change, behind, before), size)
+    size = torch.where(swapped, torch.where(change > POSITION, behind, before), size)
     return size * (1 + 0.3 * torch.rand(len(POSITION), generator=generator))
 
 

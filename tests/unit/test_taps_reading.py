@@ -85,5 +85,5 @@ def test_asking_the_model_for_logits_leaves_its_backbone_as_it_was(target):
 
 @pytest.mark.parametrize("text", ["", " ", "embed,,final", "embed,", ",embed"])
 def test_a_forgotten_tap_is_not_skipped(text):
-    with pytest.raises(UserError, match="missing between commas|no taps given"):
+    with pytest.raises(UserError, match=r"missing between commas|no taps given"):
         parse_taps(text)
