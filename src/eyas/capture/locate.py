@@ -77,7 +77,8 @@ def locate(reference: Reference, rows: Rows, block: int = 0) -> Match:
     if proven is not None:
         return proven
     if plain is not None and plain.certain and plain.distance <= float(reference.allowed[plain.state]):
-        return _whole(reference, rows, block, plain)
+        inside = plain.distance > SAME and reference.state_names[plain.state].startswith("mid:")
+        return (_partial(reference, rows, block, plain) if inside else None) or _whole(reference, rows, block, plain)
     found = list(_explanations(reference, rows, block, plain))
     best = min((match for match in found if plain is None or match.better_than(plain)), key=lambda match: match.distance, default=None)
     if best is not None:
