@@ -51,18 +51,25 @@ def writing(path: Path) -> Iterator[None]:
 
 def check_folder_writable(path: Path) -> None:
     """Without making it. Raises UserError if a folder `path` could not be written, before anything is worked out for it."""
-    nearest = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
-    if not nearest.is_dir():
-        raise UserError(f"cannot write the folder {path}: {nearest} is a file", remedy="give a folder as --out")
-    with writing(path):  # a trial, since rights alone do not tell: of /proc even root has all of them
+    with writing(path):
+        nearest = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
+        if not nearest.is_dir():
+            raise UserError(f"cannot write the folder {path}: {nearest} is a file", remedy="give a folder as --out")
+        # A trial, since rights alone do not tell: of /proc even root has all of them.
         os.rmdir(tempfile.mkdtemp(prefix=".eyas-", dir=nearest))
 
 
 def check_folder_free(path: Path) -> None:
     """Raises UserError if a folder `path` could not be written, or is there already and holds anything."""
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise UserError(f"{path} exists and is not empty", remedy="give another --out, or remove it first")
     check_folder_writable(path)
+    _refuse_occupied(path, lambda existing: False)
+
+
+def _refuse_occupied(path: Path, may_replace: Callable[[Path], bool]) -> None:
+    with writing(path):
+        occupied = path.exists() and (not path.is_dir() or any(path.iterdir()))
+        if occupied and not (path.is_dir() and may_replace(path)):
+            raise UserError(f"{path} exists and is not empty", remedy="give another --out, or remove it first")
 
 
 @contextlib.contextmanager
@@ -154,9 +161,7 @@ def atomic_folder(path: Path, *, overwrite: Callable[[Path], bool] = lambda exis
     Raises:
         UserError: `path` exists, is not empty and may not be replaced, or the disk is full.
     """
-    occupied = path.exists() and (not path.is_dir() or any(path.iterdir()))
-    if occupied and not (path.is_dir() and overwrite(path)):
-        raise UserError(f"{path} exists and is not empty", remedy="give another --out, or remove it first")
+    _refuse_occupied(path, overwrite)
     path = path.resolve()  # "." has no name to put a temporary one beside
     temporary = _temporary(path)
     try:

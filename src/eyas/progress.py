@@ -16,6 +16,11 @@ console = Console(stderr=True)
 _LOG_EVERY = 30.0  # seconds
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 chat`, `2,000 chats`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 class Progress:
     """`total` counts `unit`, a plural; the rate is shown in `unit` a second."""
 

@@ -18,6 +18,7 @@ from eyas.errors import UserError
 from eyas.files import (
     atomic_folder,
     atomic_path,
+    check_folder_free,
     check_folder_writable,
     exclusive,
     read_json,
@@ -244,3 +245,9 @@ def test_written_files_are_as_open_as_the_umask_allows(tmp_path):
         save_file({"x": torch.zeros(1)}, temporary / "two.safetensors")
     modes = {path.stat().st_mode for path in (ordinary, tmp_path / "one.safetensors", tmp_path / "folder" / "two.safetensors")}
     assert len(modes) == 1
+
+
+@pytest.mark.parametrize("check", [check_folder_writable, check_folder_free])
+def test_a_name_that_no_disk_takes_is_a_user_error(tmp_path, check):
+    with pytest.raises(UserError, match="cannot write"):
+        check(tmp_path / ("long" * 100))

@@ -15,7 +15,7 @@ from eyas.capture.teacher import TeacherCheck
 from eyas.data.store import Plan
 from eyas.data.store_writer import DumpHeader
 from eyas.errors import UserError, WiringError
-from eyas.progress import console
+from eyas.progress import console, counted
 from eyas.provenance import provenance, versions
 from eyas.taps import Tap, format_taps
 from eyas.targets.describe import loaded_wiring
@@ -113,8 +113,8 @@ class CaptureReport:
         return "\n".join(
             [
                 f"dump written to {self.out}",
-                f"{self.num_samples:,} samples, {self.num_tokens:,} tokens, {self.num_scored_rows:,} rows to learn from",
-                f"{self.num_bytes / 1e6:,.1f} MB in {self.num_shards:,} {'shard' if self.num_shards == 1 else 'shards'}{found}",
+                f"{counted(self.num_samples, 'sample')}, {self.num_tokens:,} tokens, {counted(self.num_scored_rows, 'row')} to learn from",
+                f"{self.num_bytes / 1e6:,.1f} MB in {counted(self.num_shards, 'shard')}{found}",
                 f"states {format_taps(self.wiring.taps)} in {self.wiring.states_dtype}; {self.seconds:,.1f} s{rate}",
                 f"teacher {self.wiring.teacher}: {right}" + (", so it is WRONG" if self.wrong_teacher else ""),
             ]

@@ -23,7 +23,7 @@ from eyas.capture.trace import SAME_WEIGHTS, Trace, check_identity, record_trace
 from eyas.data.store import TRACE, Plan, Sample
 from eyas.data.store_writer import DumpHeader, check_resumable
 from eyas.errors import UserError, WiringError
-from eyas.progress import Progress, console
+from eyas.progress import Progress, console, counted
 from eyas.targets.target import Target
 
 _CHECK_EVERY = 8  # rows of a batch after a shard's first, whose rows are all checked
@@ -84,7 +84,7 @@ class _Run:
         existing = next(folder for folder in (self.out, *self.out.resolve().parents) if folder.is_dir())
         free = shutil.disk_usage(existing).free
         console.print(
-            f"{len(self.lengths)} samples, {sum(self.lengths):,} tokens, {len(self.plan)} shards"
+            f"{counted(len(self.lengths), 'sample')}, {sum(self.lengths):,} tokens, {counted(len(self.plan), 'shard')}"
             + (f" ({num_found} there already)" if num_found else "")
             + f"; {_size(need)} to write, {_size(free)} free"
         )

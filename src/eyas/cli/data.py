@@ -49,6 +49,7 @@ def prepare(
     """Render chats to token ids and a loss mask by the target's own chat template."""
     from eyas.data.prepare import PrepareSettings
     from eyas.data.prepare import prepare as run
+    from eyas.progress import counted
 
     settings = PrepareSettings(max_length, validation)
     info = run(
@@ -59,7 +60,7 @@ def prepare(
         return
     for name in ("train", "validation"):
         part = info[name]
-        print(f"{name}: {part['chats']} chats, {part['tokens']:,} tokens, {part['supervised_ratio']:.1%} of them supervised")
+        print(f"{name}: {counted(part['chats'], 'chat')}, {part['tokens']:,} tokens, {part['supervised_ratio']:.1%} of them supervised")
         print(f"  {part['chats_at_max_length']} reach {max_length} tokens; {part['chats_ending_without_stop']} end without a stop token")
         print(f"  {part['answers_cut_off']} cut off at the limit: their end is not trained")
     print(f"skipped: {len(info['skipped'])}")

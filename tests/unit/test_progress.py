@@ -1,0 +1,25 @@
+"""What is printed of a long job where no terminal is."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+
+from rich.console import Console
+
+import eyas.progress
+from eyas.progress import Progress
+
+
+def test_what_an_earlier_run_did_counts_but_is_not_its_rate(monkeypatch):
+    written = io.StringIO()
+    monkeypatch.setattr(eyas.progress, "console", Console(file=written, width=200))
+    with Progress("answering", 100_000, "answers") as progress:
+        progress.found(90_000)
+        for _ in range(3):
+            time.sleep(0.02)
+            progress.advance(1)
+    found = re.search(r"answering: 90,003 of 100,000 answers, ([\d,.]+) answers/s", written.getvalue())
+    assert found is not None, written.getvalue()
+    assert float(found[1].replace(",", "")) < 100  # three in 60 ms; with the resumed ones it would be millions
