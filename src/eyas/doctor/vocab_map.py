@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from eyas.draft.config import DraftConfig
 
 _TRAINED = "put d2t and t2d of the checkpoint that lm_head was trained with back into the weights"
+_SAMPLED = 1024  # rows of a large head that are looked at first
 _FEWEST = 3  # times a row must be preferred before it says what it means
 _AGREE = 0.6  # of these times it must be for one token
 
@@ -161,7 +162,11 @@ def check_rows(exam: Examination) -> Outcome:
         return untestable("lm_head, d2t or the target's head cannot be had")
     if head.shape[1] != parts.hidden_size:
         return untestable("the draft's head is of another width than the target's")
-    nearest, likeness = _nearest(head.float(), parts.head_rows(torch.arange(parts.vocab_size)).float())
+    table = parts.head_rows(torch.arange(parts.vocab_size)).float()
+    every = max(1, len(head) // _SAMPLED)
+    if every > 1 and _own_share(head[::every], d2t.long()[::every] + torch.arange(len(d2t))[::every], table) > 0.9:
+        return ruled_out(f"of {len(head[::every])} rows of lm_head nearly all are like those of the token that d2t names")
+    nearest, likeness = _nearest(head.float(), table)
     ids = d2t.long() + torch.arange(len(d2t))
     own = nearest == ids
     strong = likeness > max(0.3, 1.5 * (2 * math.log(parts.vocab_size) / parts.hidden_size) ** 0.5)  # the latter is what chance gives
@@ -175,6 +180,10 @@ def check_rows(exam: Examination) -> Outcome:
         remedy = "d2t belongs to another head: " + _TRAINED
         return confirmed(Fault("map-other", "draft", (Evidence(text, numbers),), remedy, 0.82, shadow=("map-broken", "map-absolute")))
     return ruled_out(f"{percent(share)} of {int(strong.sum())} rows are like those of the token that d2t names", **numbers)
+
+
+def _own_share(rows_VH: torch.Tensor, ids_V: torch.Tensor, table_WH: torch.Tensor) -> float:
+    return float((_nearest(rows_VH.float(), table_WH)[0] == ids_V).float().mean())
 
 
 def _nearest(rows_VH: torch.Tensor, table_WH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
