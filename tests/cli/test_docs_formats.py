@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -34,3 +35,11 @@ def test_every_project_goes_in_and_out_as_the_page_says(tmp_path: Path, monkeypa
         assert any(Path(words[words.index("--out") + 1]).iterdir())
     assert {words[1] for words in commands if words[0] == "import"} == set(FORMATS)
     assert {words[words.index("--to") + 1] for words in commands if words[0] == "export"} == set(FORMATS)
+
+
+def test_the_page_on_traces_quotes_the_benchmark() -> None:
+    path = ROOT / "benchmarks" / "results" / "trace.json"
+    result, page = json.loads(path.read_text()), (ROOT / "docs" / "trace.md").read_text()
+    for name, found in result["cases"].items():
+        assert f"| {name} | {found['right']} of {found['slots']} |" in page, name
+    assert f"{result['trace_bytes']:,} bytes" in page
