@@ -144,17 +144,17 @@ def test_export_and_translate_give_the_same_answer(engine: str, tmp_path: Path, 
         wiring = Wiring(taps=parse_taps(taps), num_target_layers=8, target_hidden_size=8, target_vocab_size=24)
         torch.manual_seed(number)
         draft = Eagle3Draft(dataclasses.replace(plain, num_taps=len(wiring.taps), norm_output=number % 2 == 1))
-        save_draft(tmp_path / "draft", draft, wiring.replace(**draft_wiring_fields(draft)), None, "card", dtype=None)
+        save_draft(tmp_path / f"draft {number}", draft, wiring.replace(**draft_wiring_fields(draft)), None, "card", dtype=None)
         for family in FAMILIES:
             (tmp_path / "target").mkdir(exist_ok=True)
             sizes = {"num_hidden_layers": 8, "hidden_size": 8, "vocab_size": 24}
             (tmp_path / "target" / "config.json").write_text(json.dumps({"architectures": [family], **sizes}))
             out = tmp_path / f"{number} {family}"
             common = ("--to", engine, "--target", tmp_path / "target", "--json")
-            status, text, err = run(capsys, tmp_path / "draft", *common)
+            status, text, err = run(capsys, tmp_path / f"draft {number}", *common)
             found = json.loads(text) if status != 2 else {"reachable": None}
             with pytest.raises(SystemExit) as left:
-                main(["export", str(tmp_path / "draft"), "--out", str(out), *map(str, common)])
+                main(["export", str(tmp_path / f"draft {number}"), "--out", str(out), *map(str, common)])
             exported, _ = capsys.readouterr()
             assert left.value.code == status, (taps, family, err)
             assert found["reachable"] == {0: True, 1: False, 2: None}[status]

@@ -332,8 +332,9 @@ def test_a_draft_with_scaled_positions_is_read_back(saved, rope) -> None:
     config = dataclasses.replace(load_draft(folder, target, torch.float32).draft.config, rope_parameters={"rope_theta": 1e4} | rope)
     draft = Eagle3Draft(config)
     draft.load_state_dict(load_file(folder / "model.safetensors"))
-    save_draft(folder, draft, Wiring(taps=parse_taps("embed,layer:1"), **draft_wiring_fields(draft)), None, "card", dtype=torch.float32)
-    assert load_draft(folder, target, torch.float32).draft.config == config
+    scaled = folder.with_name("scaled")
+    save_draft(scaled, draft, Wiring(taps=parse_taps("embed,layer:1"), **draft_wiring_fields(draft)), None, "card", dtype=torch.float32)
+    assert load_draft(scaled, target, torch.float32).draft.config == config
 
 
 def test_taps_edited_by_hand_are_refused(saved) -> None:

@@ -28,7 +28,9 @@ def read_corpus(data: Path, target: str, trust_remote_code: bool = False) -> Cor
         skipped = "; ".join(f"{count} x {reason}" for reason, count in info["skipped_by_reason"].items()) or "none"
         num_cut_off = sum(info[name]["answers_cut_off"] for name in SPLITS)
         cut_off = f"; {num_cut_off} cut off at the limit: their end is not trained" if num_cut_off else ""
-        console.print(f"prepared {data.name}: {counted(info['chats_read'], 'chat')} read, skipped: {skipped}{cut_off}", markup=False)
+        console.print(
+            f"prepared {data.name}: {counted(info['chats_read'], 'chat')} read, skipped: {skipped}{cut_off}", markup=False, soft_wrap=True
+        )
         return corpus_of(read_prepared(Path(folder) / "prepared"))
 
 
