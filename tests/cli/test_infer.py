@@ -82,10 +82,11 @@ def test_from_files_that_do_not_say_to_a_draft_that_is_used(foreign: Path, tiny_
     assert (found["decided"], found["declared"]) == (True, [])
     assert found["best"]["taps"] == TAPS.split(",")
 
-    status, _, _ = run(capsys, "import", foreign, "--out", draft, "--taps", ",".join(found["best"]["taps"]))
+    known = tmp_path / "known"
+    status, _, _ = run(capsys, "import", foreign, "--out", known, "--taps", ",".join(found["best"]["taps"]))
     assert status == 0
-    assert read_draft(draft).wiring.taps == parse_taps(TAPS)
-    status, out, _ = run(capsys, "generate", "--target", target, "--draft", draft, "--prompt", "Count from one to five.")
+    assert read_draft(known).wiring.taps == parse_taps(TAPS)
+    status, out, _ = run(capsys, "generate", "--target", target, "--draft", known, "--prompt", "Count from one to five.")
     assert status == 0
 
 
