@@ -142,9 +142,9 @@ def test_a_tied_head_is_written_out(tmp_path: Path, target: Path) -> None:
 
 
 def test_mla_and_qwen3_heads_get_the_types_that_vllm_takes_them_by(tmp_path: Path, target: Path) -> None:
-    config, _ = exported(tmp_path, target, "vllm==0.33.0", **MLA_HEAD)
+    config, _ = exported(tmp_path / "mla", target, "vllm==0.33.0", **MLA_HEAD)
     assert (config["architectures"], config["model_type"]) == (["Eagle3DeepseekV2ForCausalLM"], "deepseek_v2")
-    config, _ = exported(tmp_path, target, "vllm==0.33.0", qk_norm=True)
+    config, _ = exported(tmp_path / "qwen3", target, "vllm==0.33.0", qk_norm=True)
     assert (config["architectures"], config["model_type"]) == (["Eagle3Qwen3ForCausalLM"], "qwen3")
 
 
