@@ -34,9 +34,7 @@ def command(
     data: Annotated[Path | None, typer.Option(help="Chats to replay: your own prompts (default: the dump's, else held-out ones).")] = None,
     engine: Annotated[str | None, typer.Option(help=_ENGINE)] = None,
     server: Annotated[str | None, typer.Option(help=_SERVER)] = None,
-    metrics: Annotated[
-        str | None, typer.Option(help=_METRICS)
-    ] = None,
+    metrics: Annotated[str | None, typer.Option(help=_METRICS)] = None,
     log: Annotated[Path | None, typer.Option(help="The server's log.")] = None,
     depth: Annotated[str, typer.Option(help=_DEPTH)] = "live",
     only: Annotated[str | None, typer.Option(help="Codes or kinds (letters) to test, with commas between.")] = None,
