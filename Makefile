@@ -51,7 +51,7 @@ $(ENGINES_STAMP): Makefile tests/engines/requirements.py
 	$(ENGINES)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps $(ENGINES)/wheels/*.whl
 	@touch $@
 
-# Planted faults against the doctor, which does not name all of them yet: apart until it does.
+# Planted faults against the doctor: apart until all of its tests pass.
 test-faults: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/faults $(ARGS)
 

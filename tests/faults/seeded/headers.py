@@ -74,7 +74,7 @@ add("states-scattered", "one state where three are named", every_shard(put("stat
 add("states-scattered", "a quarter of the columns", every_shard(put("states", lambda held: held[:, :48])), "qwen3", depths=FILES)
 add("states-scattered", "labels' state of half a width", every_shard(put("teacher", lambda held: held[:, :32])), depths=FILES)
 add("dump-short", "a mask of two dimensions", every_shard(put("loss_mask", lambda held: held[:, None])), depths=FILES)
-add("dump-short", "no labels", every_shard(lambda held: held.pop("top1") and None), "qwen3", depths=FILES)
+add("dump-short", "no labels", every_shard(lambda held: held.__delitem__("top1")), "qwen3", depths=FILES)
 add("dump-changed", "bf16 where the manifest says fp32", every_shard(halved), depths=FILES)
 add("dump-size", "logits that nothing reads", every_shard(logits_too), depths=FILES)
 add("dump-size", "shards of a killed run", left_behind, depths=FILES)

@@ -133,7 +133,7 @@ def recast_target(s: Set) -> Set:
 
 def plain_map(s: Set) -> Set:
     """t2d left out, as some projects do: it follows from d2t."""
-    return foreign(s, tensors=lambda held: held.pop("t2d") and None)
+    return foreign(s, tensors=lambda held: held.__delitem__("t2d"))
 
 
 def map_in_int32(s: Set) -> Set:
