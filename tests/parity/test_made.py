@@ -34,8 +34,9 @@ from eyas.train.settings import TrainSettings
 pytestmark = pytest.mark.timeout(900)  # each is taught first
 CPU = torch.device("cpu")
 # Of twelve layers as layers 2, 30 and 58 of sixty-one.
-LEAST_GAIN = {"kimi-tiny": 0.05, "dsv32-tiny": 0.01}
-TRAINED_ON, SHIFTED = parse_taps("embed,layer:0,layer:5"), parse_taps("layer:0,layer:5,layer:9")
+TRAINED_ON = parse_taps("embed,layer:0,layer:5")
+# Kimi is fed as in the story; the first layers of the other say nearly the same, so there the order is wrong.
+FED_WRONG = {"kimi-tiny-small": parse_taps("layer:0,layer:5,layer:9"), "dsv32-tiny-small": parse_taps("layer:5,layer:0,embed")}
 
 
 @pytest.fixture(scope="module", params=MADE)
@@ -117,13 +118,15 @@ def _first_token_accuracy(pair: Pair, answers: list[Answer], settings: EvaluateS
     return accuracy
 
 
-def test_the_right_states_are_worth_more_than_those_of_other_layers(folder: Path, target: Target, draft: LoadedDraft):
+def test_the_right_states_are_worth_more_than_wrong_ones(folder: Path, target: Target, draft: LoadedDraft):
     settings = EvaluateSettings(max_new_tokens=96, measure=False)
     prompts, _ = render_prompts(target, list(read_chats(folder / HELD_OUT_CHATS))[:32], 96)
     answers = greedy_answers(target, prompts, 96, 16)
-    right, wrong = (_first_token_accuracy(Pair(target, draft.draft, taps), answers, settings) for taps in (TRAINED_ON, SHIFTED))
+    right, wrong = (
+        _first_token_accuracy(Pair(target, draft.draft, taps), answers, settings) for taps in (TRAINED_ON, FED_WRONG[folder.name])
+    )
     assert right > 0.5
-    assert right > wrong + LEAST_GAIN[folder.name.removesuffix("-small")]
+    assert right > wrong + 0.05
 
 
 def test_its_chats_are_its_own_language(folder: Path, target: Target):

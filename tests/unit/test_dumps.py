@@ -163,7 +163,7 @@ def test_the_commands_of_the_page_bring_every_project_in(texts: Texts, tmp_path:
         (tmp_path / words[1]).mkdir()
         WRITERS[words[1]](texts, tmp_path / words[1])
         with pytest.raises(SystemExit) as left:
-            main(words)
+            main([*words, "--dtype", "fp32"])  # as the states were made: three texts hold too few rows for bf16's ties
         assert not left.value.code, words
         assert Dump.open(words[-1]).wiring.taps == TAPS
 

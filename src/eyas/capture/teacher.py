@@ -19,7 +19,6 @@ from eyas.taps import Tap
 from eyas.targets.target import Target
 
 REQUIRED_SHARE = 0.995
-_FEW_TIES = 3  # that a sample of some hundred rows may hold by chance, with the right teacher
 # Relative to the larger logit: a few roundings of the sums that make a logit.
 _TIE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
@@ -44,8 +43,7 @@ class TeacherCheck:
 
     @property
     def passed(self) -> bool:
-        allowed = max(_FEW_TIES, (1.0 - REQUIRED_SHARE) * self.checked)
-        return self.checked > 0 and self.wrong == 0 and self.near_ties <= allowed
+        return self.share >= REQUIRED_SHARE and self.wrong == 0
 
     def counts(self) -> dict[str, int]:
         return asdict(self)

@@ -52,9 +52,8 @@ def no_theta(config: dict[str, Any]) -> None:
 
 # -- A: which states -------------------------------------------------------------------------------------------
 
-for family in FAMILIES:
-    add("taps-shifted", "declared one layer further", declared(further), family)
-    add("taps-shifted", "declared one layer earlier", declared(earlier), family)
+add("taps-shifted", "declared one layer further", declared(further), *FAMILIES)
+add("taps-shifted", "declared one layer earlier", declared(earlier), *FAMILIES)
 add("taps-other", "last slot from the embedding", declared(lambda taps, layers: [*taps[:-1], 0]))
 add("taps-other", "first slot from the last layer", declared(lambda taps, layers: [layers, *taps[1:]]), "deepseek_v3")
 add("taps-other", "embedding in the middle", declared(lambda taps, layers: [taps[0], 0, *taps[2:]]))
@@ -137,8 +136,7 @@ def centred(*names: str) -> Any:
     return lambda s: redraft(s, change)
 
 
-for family in FAMILIES:
-    add("norm-convention", "all norm weights less 1", centred(), family)
+add("norm-convention", "all norm weights less 1", centred(), *FAMILIES)
 add("norm-convention", "final norm less 1", centred("norm.weight"), "qwen3")
 add(
     "norm-engine", "norm_output under an engine that does not know it", lambda s: s.but(engine="sglang==0.5.9"), "deepseek_v3", depths=FILES
@@ -163,8 +161,7 @@ def swap_halves(held: Tensors) -> None:
             held[name] = torch.cat([right, left], dim=1)
 
 
-for family in FAMILIES:
-    add("half-order", "[hidden | embedding] where [embedding | hidden] belongs", lambda s: redraft(s, swap_halves), family)
+add("half-order", "[hidden | embedding] where [embedding | hidden] belongs", lambda s: redraft(s, swap_halves), *FAMILIES)
 add("slot-order", "columns of fc reversed", permuted(2, 1, 0), *FAMILIES)
 add("slot-order", "columns of fc turned", permuted(1, 2, 0), "qwen3")
 add("slot-order", "two slots swapped", permuted(1, 0, 2), "deepseek_v3")

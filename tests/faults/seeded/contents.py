@@ -102,9 +102,8 @@ def without_common_tokens(s: Set) -> Set:
     return redraft(s, change, config={"draft_vocab_size": size}).but(given=("target", "draft", "data"))
 
 
-for family in FAMILIES:
-    add("map-absolute", "d2t holds ids", lambda s: foreign(s, tensors=absolute), family)
-    add("map-other", "no map: the first ids", lambda s: redraft(s, first_ids), family)
+add("map-absolute", "d2t holds ids", lambda s: foreign(s, tensors=absolute), *FAMILIES)
+add("map-other", "no map: the first ids", lambda s: redraft(s, first_ids), *FAMILIES)
 add("map-absolute", "d2t holds ids, in an Eyas folder", lambda s: raw_tensors(s, absolute), depths=FILES)
 add("map-missing", "d2t and t2d left out", lambda s: foreign(s, tensors=drop("d2t", "t2d")), "llama", "qwen3", depths=FILES)
 add("map-broken", "ids out of range", lambda s: foreign(s, tensors=out_of_range), depths=FILES)
@@ -144,9 +143,8 @@ def half_right(table: torch.Tensor) -> torch.Tensor:
     return table
 
 
-for family in FAMILIES:
-    add("head-foreign", "lm_head at random", lambda s: redraft(s, random_head), family)
-    add("embedding-foreign", "embedding at random", with_embedding(seeded_noise), family)
+add("head-foreign", "lm_head at random", lambda s: redraft(s, random_head), *FAMILIES)
+add("embedding-foreign", "embedding at random", with_embedding(seeded_noise), *FAMILIES)
 add("head-missing", "no lm_head", lambda s: foreign(s, tensors=drop("lm_head.weight")), "llama", "qwen3", depths=FILES)
 add("head-missing", "no lm_head in an Eyas folder", lambda s: raw_tensors(s, drop("lm_head.weight")), depths=FILES)
 add("embedding-foreign", "right on the first half of its rows", with_embedding(half_right))

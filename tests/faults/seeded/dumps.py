@@ -131,8 +131,7 @@ def of_dump(change: Callable[[int, Rows], None]) -> Callable[[Set], Set]:
     return lambda s: redump(s, change).but(given=("target", "draft", "dump"))
 
 
-for family in FAMILIES:
-    add("pair-shift", "states one position late", of_dump(rolled("states", 1)), family)
+add("pair-shift", "states one position late", of_dump(rolled("states", 1)), *FAMILIES)
 add("pair-shift", "states one position early", of_dump(rolled("states", -1)), "qwen3")
 add("pair-shift", "tokens one position late", of_dump(rolled("token_ids", 1)))
 add("label-shift", "labels one position late", of_dump(both(rolled("teacher", 1), rolled("top1", 1))), "llama", "qwen3")

@@ -126,8 +126,7 @@ add("shape-differs", "a larger draft vocabulary", lambda s: foreign(s, config=la
 add("files-mixed", "wiring of another draft", other_wiring, "llama", "deepseek_v3", depths=FILES)
 add("files-mixed", "a switch edited behind the wiring", lambda s: raw_draft(s, {"norm_before_residual": True}), depths=FILES)
 add("other-target", "a target of equal sizes", of_other_family, "llama", "qwen3")
-for family in FAMILIES:
-    add("weights-untrained", "fc at random", lambda s: redraft(s, at_random("fc.weight")), family)
+add("weights-untrained", "fc at random", lambda s: redraft(s, at_random("fc.weight")), *FAMILIES)
 for part in ("self_attn.o_proj", "mlp.up_proj"):
     add("weights-untrained", f"{part} at random", lambda s, part=part: redraft(s, at_random(f"midlayer.{part}.weight", 0.1)))
 add("keys-differ", "biases that are said to be there", lambda s: foreign(s, config=layer(attention_bias=True)), depths=FILES)
