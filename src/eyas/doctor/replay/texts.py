@@ -49,16 +49,25 @@ def evidence_of(exam: Examination) -> Evidence:
 def texts_of(exam: Examination, target: Target) -> list[Text]:
     """In order of preference. Raises UserError if there is none."""
     if exam.exhibits.data is not None:
-        try:
-            return _chats(exam, exam.exhibits.data)
-        except UserError as error:
-            exam.notes.append(f"--data has no answers that can be replayed, so the target answers its prompts: {error.what}")
-            return _answered(target, exam.exhibits.data)
+        return _given(exam, target, exam.exhibits.data)
     texts = [_text(sample) for sample in exam.samples]
     good = [text for text in texts if text.num_scored_rows and max(text.token_ids) < target.vocab_size and min(text.token_ids) >= 0]
     if good:
         return good
     return _answered(target, _HELD_OUT)
+
+
+def _given(exam: Examination, target: Target, data: Path) -> list[Text]:
+    """The user's chats with their answers; where most of them are prompts, the target answers all."""
+    try:
+        texts, why = _chats(exam, data), ""
+    except UserError as error:
+        texts, why = [], f": {error.what}"
+    asked = len(list(read_chats(data))) if data.is_file() else 0
+    if texts and 2 * len(texts) >= min(asked, _CHATS):
+        return texts
+    exam.notes.append(f"{len(texts)} of {asked} chats of --data have answers that can be replayed, so the target answers them anew{why}")
+    return _answered(target, data)
 
 
 def _chats(exam: Examination, data: Path) -> list[Text]:
