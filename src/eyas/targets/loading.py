@@ -174,6 +174,33 @@ def load_target(
     if Path(target).is_dir():
         _check_weight_files(Path(target))
     shares = distributed_config(config, family, layout)
+    model = _load_weights(target, config, dtype=dtype, trust_remote_code=trust_remote_code, shares=shares)
+    model.requires_grad_(False)
+    layout.limit_waits()
+    if shares is None:
+        model.to(device)
+    model.eval()
+    _check_finite(model, target)
+    tokenizer = load_tokenizer(target, trust_remote_code)
+    loaded = Target(
+        name=_name_of(target),
+        model=model,
+        tokenizer=tokenizer,
+        family=family,
+        device=device,
+        dtype=dtype,
+        tokenizer_hash=tokenizer_hash(tokenizer),
+        chat_template_hash=sha256_text(tokenizer.chat_template) if isinstance(tokenizer.chat_template, str) else None,
+        stop_ids=_stop_ids(model.generation_config, tokenizer),
+        layout=layout,
+    )
+    if fast and shares is None and can_pack(device, dtype):
+        pack_linears(model, keep=(loaded.lm_head,))
+    return loaded
+
+
+def _load_weights(target: str, config: Any, *, dtype: torch.dtype, trust_remote_code: bool, shares: Any) -> Any:
+    """transformers' model with every weight read. Raises UserError for weights that are broken, missing, spare or of other shapes."""
     split = {} if shares is None else {"distributed_config": shares}
     try:
         model, info = auto_class(config.model_type).from_pretrained(
@@ -200,28 +227,7 @@ def load_target(
             got=f"missing {_some(missing)}; unread {_some(unread)}; of another shape {_some(mismatched)}",
             remedy="config.json and weights must come from the same checkpoint",
         )
-    model.requires_grad_(False)
-    layout.limit_waits()
-    if shares is None:
-        model.to(device)
-    model.eval()
-    _check_finite(model, target)
-    tokenizer = load_tokenizer(target, trust_remote_code)
-    loaded = Target(
-        name=_name_of(target),
-        model=model,
-        tokenizer=tokenizer,
-        family=family,
-        device=device,
-        dtype=dtype,
-        tokenizer_hash=tokenizer_hash(tokenizer),
-        chat_template_hash=sha256_text(tokenizer.chat_template) if isinstance(tokenizer.chat_template, str) else None,
-        stop_ids=_stop_ids(model.generation_config, tokenizer),
-        layout=layout,
-    )
-    if fast and shares is None and can_pack(device, dtype):
-        pack_linears(model, keep=(loaded.lm_head,))
-    return loaded
+    return model
 
 
 def auto_class(model_type: str) -> Any:

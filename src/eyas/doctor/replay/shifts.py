@@ -93,15 +93,23 @@ def try_leak(exam: Examination) -> Outcome:
     return ruled_out(f"looking at later rows does not help it: right on {percent(base.accuracy)} without", tried=tried)
 
 
+def _step_0(
+    draft: Eagle3Draft, token_BT: torch.Tensor, states_BTS: torch.Tensor, row_BR: torch.Tensor
+) -> tuple[torch.Tensor, tuple[torch.Tensor, ...], tuple[torch.Tensor, torch.Tensor]]:
+    """Positions [B, T]; what the layer reads, and adds to, at the rows only; keys and values of every position."""
+    layer = draft.midlayer
+    position_BT = torch.arange(token_BT.shape[1]).expand(token_BT.shape)
+    inputs = layer.inputs(draft.embed(_tokens(token_BT, position_BT + 1)), draft.fuse(states_BTS))
+    at_rows = tuple(part.gather(1, row_BR[:, :, None].expand(-1, -1, part.shape[-1])) for part in inputs)
+    return position_BT, at_rows, layer.key_value(inputs[0], layer.rotation(position_BT, inputs[0]))
+
+
 def first_step(
     draft: Eagle3Draft, token_BT: torch.Tensor, states_BTS: torch.Tensor, row_BR: torch.Tensor, beyond: int
 ) -> list[torch.Tensor]:
     """As `unroll` with one step, but a row sees rows <= row + beyond, as far as its text goes."""
     layer = draft.midlayer
-    position_BT = torch.arange(token_BT.shape[1]).expand(token_BT.shape)
-    both, residual = layer.inputs(draft.embed(_tokens(token_BT, position_BT + 1)), draft.fuse(states_BTS))
-    key, value = layer.key_value(both, layer.rotation(position_BT, both))
-    both, residual = (x.gather(1, row_BR[:, :, None].expand(-1, -1, x.shape[-1])) for x in (both, residual))
+    position_BT, (both, residual), (key, value) = _step_0(draft, token_BT, states_BTS, row_BR)
     last_B1 = row_BR.max(dim=1, keepdim=True).values
     seen_BRT = position_BT[:, None, :] <= torch.minimum(row_BR + beyond, last_B1)[:, :, None]
     attended = _attended(layer.query(both, layer.rotation(row_BR, both)), key, value, seen_BRT)
@@ -159,10 +167,7 @@ def two_steps(
 ) -> list[torch.Tensor]:
     """As `unroll`, but step 1 stands at row + position, reads token[row + 1 + token], and sees rows <= row + visible of step 0."""
     layer = draft.midlayer
-    position_BT = torch.arange(token_BT.shape[1]).expand(token_BT.shape)
-    both, residual = layer.inputs(draft.embed(_tokens(token_BT, position_BT + 1)), draft.fuse(states_BTS))
-    key, value = layer.key_value(both, layer.rotation(position_BT, both))
-    both, residual = (x.gather(1, row_BR[:, :, None].expand(-1, -1, x.shape[-1])) for x in (both, residual))
+    position_BT, (both, residual), (key, value) = _step_0(draft, token_BT, states_BTS, row_BR)
     seen_BRT = position_BT[:, None, :] <= row_BR[:, :, None]
     attended = _attended(layer.query(both, layer.rotation(row_BR, both)), key, value, seen_BRT)
     first = draft.feedback(layer.output(attended, residual))
