@@ -98,6 +98,19 @@ def test_among_equals_the_surer_one_is_named_first_and_nothing_is_decided_by_tha
     assert "1 other choices" in reason
 
 
+@pytest.mark.parametrize(("rows_lost", "rival", "decided"), [(24, 3, False), (24, 2, True), (40, 3, True)])
+def test_last_layer_for_final_takes_a_visible_difference(rows_lost: int, rival: int, decided: bool):
+    """States 3 and 4 of 5 are the last layer's output and `final`; 24 of 3000 rows are significant, but less than a point."""
+    none, first = torch.zeros(0, dtype=torch.bool), torch.arange(3000) % 2 == 0
+    worse = first.clone()
+    worse[: 2 * rows_lost : 2] = False
+    hits = {(0, 4): Hits(first, none, torch.zeros(3000)), (0, rival): Hits(worse, none, torch.zeros(3000))}
+    evidence = SimpleNamespace(taps=(*map(Tap, range(4)), Tap(None)), num_rows=3000)
+    candidates, found, _ = _rank(evidence, hits)
+    assert candidates[0].taps == (Tap(0), Tap(None))
+    assert found == decided
+
+
 @pytest.fixture(scope="module")
 def target(tiny_targets) -> Target:
     return load_target(str(tiny_targets("llama")), device=torch.device("cpu"), dtype=torch.float32)
