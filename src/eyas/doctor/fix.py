@@ -127,11 +127,19 @@ def _writable(exam: Examination) -> Subject:
 def _refuse_lost_weights(exam: Examination) -> None:
     """The target's rows can stand in for a head or an embedding; for what else was lost nothing can."""
     lost = [item for fault in exam.faults if fault.code in ("weights-untrained", "weights-not-finite") for item in fault.evidence]
-    lost = [item for item in lost if not str(item.numbers.get("tensor", "")).startswith(("lm_head", "embed_tokens"))]
+    lost = [item for item in lost if not _replaced(exam, str(item.numbers.get("tensor", "")))]
     if lost:
         got = "; ".join(item.text for item in lost[:3])
         remedy = "export the draft again from the checkpoint that was trained"
         raise UserError("weights are missing that nothing can restore", got=got, remedy=remedy)
+
+
+def _replaced(exam: Examination, name: str) -> bool:
+    """Whether the replay put the target's rows in place of this head or embedding."""
+    bench = exam.bench
+    if bench is None or not name.startswith(("lm_head", "embed_tokens")):
+        return False
+    return bench.subject.tensors.get(name) is not bench.given.tensors.get(name)
 
 
 def _write(exam: Examination, subject: Subject, before: Diagnosis, out: Path) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from eyas.targets.target import Target
 
 _SAMPLED = 1 << 22  # numbers of a tensor that are looked at
-_ABSURD = 1e4
+ABSURD = 1e4
 _RESTORE = "restore this tensor from the checkpoint that was trained"
 
 
@@ -37,7 +37,7 @@ def finite(exam: Examination) -> Outcome:
         bad = int((~torch.isfinite(values)).sum())
         if bad:
             problems.append(Evidence(f"{name} holds NaN or infinity in {bad} of {values.numel()} places", {"tensor": name, "places": bad}))
-        elif values.numel() and float(values.abs().max()) > _ABSURD:
+        elif values.numel() and float(values.abs().max()) > ABSURD:
             problems.append(
                 Evidence(f"{name} reaches {float(values.abs().max()):.3g}: half precision overflows at 65504", {"tensor": name})
             )

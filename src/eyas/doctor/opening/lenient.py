@@ -13,10 +13,13 @@ from eyas.doctor.examination import Examination
 from eyas.doctor.opening.draft import SWITCHES, DraftFiles
 from eyas.doctor.opening.expected import mla_sizes, sidecar_config, vocabulary
 from eyas.doctor.opening.plain import number, whole
+from eyas.doctor.weights import ABSURD
 from eyas.draft.config import DraftConfig, MlaConfig
+from eyas.errors import UserError
 from eyas.formats.rope import yarn_softmax_factor
 
 _ATTENTION = "midlayer.self_attn."
+_FEW_SPOILT = 0.001  # of a tensor's numbers
 
 
 def lenient_config(exam: Examination) -> tuple[DraftConfig, list[str]]:
@@ -133,16 +136,19 @@ def _head_source(files: DraftFiles, known: dict[str, Any], embedding: bool, head
 
 
 def stand_ins(exam: Examination, config: DraftConfig) -> tuple[dict[str, torch.Tensor], list[str]]:
-    """All tensors that such a draft has; those that are missing as an engine would leave them. Returns notes on these."""
+    """All tensors that such a draft has; those that are missing as an engine would leave them. Returns notes on these.
+
+    Single numbers that are none stand as 0. Raises UserError if a tensor has more of them: such a draft says nothing in a replay.
+    """
     from eyas.draft.checkpoint import wanted_shapes
 
     generator = torch.Generator().manual_seed(0)
     found: dict[str, torch.Tensor] = {}
-    missing = []
+    notes, missing = [], []
     for name, shape in wanted_shapes(config, "the draft's config").items():
         tensor = exam.tensors.get(name)
         if tensor is not None and tensor.shape == shape and name not in ("d2t", "t2d"):
-            found[name] = tensor.float()
+            found[name] = _finite(name, tensor.float(), notes)
         elif name == "d2t":
             fits = tensor is not None and tensor.shape == shape
             found[name] = tensor.long() if fits and tensor is not None else torch.zeros(shape, dtype=torch.long)
@@ -151,4 +157,16 @@ def stand_ins(exam: Examination, config: DraftConfig) -> tuple[dict[str, torch.T
             found[name] = torch.ones(shape) if len(shape) == 1 and "bias" not in name else 0.02 * torch.randn(shape, generator=generator)
     ids = (found["d2t"] + torch.arange(len(found["d2t"]))).clamp(0, config.vocab_size - 1)
     found["t2d"] = torch.zeros(config.vocab_size, dtype=torch.bool).index_fill_(0, ids, True)
-    return found, [f"{name} is missing or of another shape; it is replayed as an engine would initialise it" for name in missing]
+    notes += [f"{name} is missing or of another shape; it is replayed as an engine would initialise it" for name in missing]
+    return found, notes
+
+
+def _finite(name: str, tensor: torch.Tensor, notes: list[str]) -> torch.Tensor:
+    spoilt = ~(tensor.abs() <= ABSURD)  # NaN is not below either
+    bad = int(spoilt.sum())
+    if bad == 0:
+        return tensor
+    if bad > max(1, _FEW_SPOILT * tensor.numel()):
+        raise UserError(f"{name} holds NaN, infinity or absurd values in {bad} of {tensor.numel()} places: nothing that it gives can be judged")
+    notes.append(f"{name} holds NaN, infinity or absurd values in {bad} places; it is replayed with 0 there")
+    return tensor.masked_fill(spoilt, 0.0)

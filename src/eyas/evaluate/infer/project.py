@@ -12,6 +12,7 @@ Legend: B texts, T positions, S states, n slots, H hidden size of the target, D 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 
 import torch
@@ -46,7 +47,8 @@ class FastScore:
         if states not in self.seen:
             output_BRD = unroll(self._draft, self._batch.token_BT, self._hidden(states), 1, self._batch.row_BR)[0]
             input_MD = self._draft.head_input(output_BRD).flatten(0, 1)[self._place_M]
-            self.seen[states] = float(F.cross_entropy(F.linear(input_MD, self._head_VD).float(), self._label_M))
+            score = float(F.cross_entropy(F.linear(input_MD, self._head_VD).float(), self._label_M))
+            self.seen[states] = score if score == score else math.inf  # a search would go round in circles over NaN
         return self.seen[states]
 
     def _hidden(self, states: Sequence[int]) -> torch.Tensor:
