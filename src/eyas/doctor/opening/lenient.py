@@ -167,6 +167,7 @@ def _finite(name: str, tensor: torch.Tensor, notes: list[str]) -> torch.Tensor:
     if bad == 0:
         return tensor
     if bad > max(1, _FEW_SPOILT * tensor.numel()):
-        raise UserError(f"{name} holds NaN, infinity or absurd values in {bad} of {tensor.numel()} places: nothing that it gives can be judged")
+        places = f"{bad} of {tensor.numel()} places"
+        raise UserError(f"{name} holds NaN, infinity or absurd values in {places}: nothing that it gives can be judged")
     notes.append(f"{name} holds NaN, infinity or absurd values in {bad} places; it is replayed with 0 there")
     return tensor.masked_fill(spoilt, 0.0)
