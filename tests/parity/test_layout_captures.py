@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -29,6 +30,12 @@ RANK_TIMEOUT = 30.0
 def torchrun(ranks: int, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *arguments]
     return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=600, check=False)
+
+
+def free_port() -> str:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return str(found.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
@@ -99,14 +106,26 @@ def test_a_lost_rank_ends_the_job_and_the_next_run_goes_on(tmp_path, folder: str
 
 
 @pytest.mark.timeout(600)
-def test_the_command_writes_the_dump_of_one_process(tmp_path, folder: str, prepared: Path, alone: Dump):
-    arguments = ["capture", "--target", folder, "--data", str(prepared), "--taps", "embed,layer:0,layer:1", "--dtype", "fp32"]
-    layout = ["--tp", "2", "--cp", "2", "--pack", "--batch-tokens", "256"]
-    done = torchrun(4, "-m", "eyas.cli.main", *arguments, *layout, "--out", str(tmp_path / "dump"), "--json")
-    assert done.returncode == 0, done.stderr[-3000:]
-    report = json.loads(done.stdout)
+def test_two_machines_write_the_dump_of_one_process(tmp_path, folder: str, prepared: Path, alone: Dump):
+    """Two launchers that meet at a port, as on two machines. The chats and the dump are only where rank 0 is."""
+    where = ["--data", str(prepared), "--out", str(tmp_path / "dump")], ["--data", str(tmp_path / "none"), "--out", str(tmp_path / "no")]
+    arguments = ["-m", "eyas.cli.main", "capture", "--target", folder, "--taps", "embed,layer:0,layer:1", "--dtype", "fp32"]
+    layout = ["--tp", "2", "--cp", "2", "--pack", "--batch-tokens", "256", "--json"]
+    port = free_port()
+
+    def start(node: int) -> subprocess.Popen[str]:
+        meet = ["--nnodes", "2", "--node-rank", str(node), "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", port]
+        command = [sys.executable, "-m", "torch.distributed.run", *meet, *arguments, *layout, *where[node]]
+        return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    nodes = [start(node) for node in (0, 1)]
+    (said, words), (nothing, others) = [node.communicate(timeout=600) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], words[-3000:] + others[-3000:]
+    report = json.loads(said)
+    assert nothing == ""
     assert report["num_samples"] == alone.num_samples and report["teacher_check"]["passed"]
     require_same(Dump(tmp_path / "dump"), alone)
+    assert not (tmp_path / "no").exists()
     manifest = json.loads((tmp_path / "dump" / "manifest.json").read_text())
     assert manifest["shards"][0]["layout"] == {"tp": 2, "cp": 2, "cp_order": "zig-zag"}
 
