@@ -21,7 +21,10 @@ from eyas.draft.checkpoint import read_draft, save_draft
 from eyas.draft.permute import permute_taps
 from eyas.engine.pair import attach_draft
 from eyas.engine.ties import explain_difference
+from eyas.engines.catalog import parse_engine
 from eyas.engines.export import export_for_engine
+from eyas.engines.resolve import resolve
+from eyas.engines.target_facts import TargetFacts
 from eyas.evaluate.acceptance import Acceptance, acceptance
 from eyas.evaluate.answers import Answer, greedy_answers, render_prompts, spread
 from eyas.evaluate.forecast import forecast
@@ -39,6 +42,10 @@ SHORT = {"max_tokens": 32, "prompts": 8}
 COUNTED = ("outputs", "drafts", "accepted")
 
 pytestmark = pytest.mark.timeout(900)
+
+
+def taps_of(draft: Path) -> tuple[Tap, ...]:
+    return read_draft(draft).wiring.taps
 
 
 @pytest.fixture(scope="module")
@@ -167,13 +174,26 @@ def test_a_speculators_export_is_served_as_the_engines_own(shipped, served, refe
     assert {key: reply[key] for key in COUNTED} == {key: reference[key] for key in COUNTED}
 
 
-def test_torchspec_is_read_as_specforge_is(shipped, served, tmp_path):
-    """Two layouts of one draft whose ids count alike: id k is the output of layer k, which vLLM takes for its input."""
-    replies = []
-    for name in ("specforge", "torchspec"):
-        export_draft(shipped, name, tmp_path / name)
-        replies.append(served(tmp_path / name, **SHORT))
-    assert {key: replies[0][key] for key in COUNTED} == {key: replies[1][key] for key in COUNTED}
+@pytest.fixture(scope="module")
+def one_lower(served, shipped, tmp_path_factory) -> tuple[tuple[Tap, ...], dict[str, Any]]:
+    """What vLLM feeds a SpecForge draft, whose id k is the output of layer k: vLLM takes it for that layer's input."""
+    folder = tmp_path_factory.mktemp("specforge") / "out"
+    export_draft(shipped, "specforge", folder)
+    reply = served(folder, **SHORT)
+    assert reply["accepted"] > 0
+    taps = taps_of(shipped)
+    return tuple(Tap(tap.boundary - 1) for tap in taps), reply
+
+
+@pytest.mark.parametrize("layout", ["eagle", "angelslim", "modelopt", "torchspec"])
+def test_every_layout_that_vllm_reads_is_fed_what_the_tables_say(layout, shipped, smollm2, served, reference, one_lower, tmp_path):
+    export_draft(shipped, layout, tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    facts = TargetFacts.of(json.loads((smollm2 / "config.json").read_text()), "config.json")
+    fed = resolve(parse_engine(f"vllm=={VERSION}"), facts, config)
+    expected = {taps_of(shipped): reference, one_lower[0]: one_lower[1]}[fed.taps]
+    reply = served(tmp_path / "out", **SHORT)
+    assert {key: reply[key] for key in COUNTED} == {key: expected[key] for key in COUNTED}
 
 
 def test_slots_that_vllm_would_sort(shipped, smollm2, served, reference, tmp_path):
