@@ -155,6 +155,7 @@ def test_default_states_of_each_project() -> None:
         assert fmt.default_taps({}, 32) == (2, 16, 29)
     assert FORMATS["speculators"].default_taps({"speculators_version": "0.4.0.1"}, 32) == (3, 17, 30)
     assert FORMATS["speculators"].default_taps({"speculators_version": "0.5.0"}, 32) == (2, 16, 29)
+    assert FORMATS["speculators"].default_taps({"speculators_version": "0.2.0"}, 32) == (2, 16, 29)  # it only converted then
 
 
 def test_torchspec_ids_shift_only_where_its_converter_shifts_them() -> None:

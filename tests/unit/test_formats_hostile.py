@@ -255,6 +255,20 @@ def test_a_missing_head_of_a_full_vocabulary_is_the_targets_and_said(copy: Path)
         ({"rope_scaling": {"rope_type": "nonsense"}}, "no draft can be made"),
         ({"rope_scaling": 3}, "rope_scaling must be an object"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 1e-300}}, "frequencies that are no numbers"),
+        ({"rope_scaling": {"type": "linear", "rope_type": "dynamic", "factor": 2.0}}, "rope_scaling names two kinds"),
+        ({"rope_scaling": {"factor": 2.0}}, "scales RoPE without a kind"),
+        (
+            {"rope_parameters": {"rope_type": "linear", "factor": 2.0}, "rope_scaling": {"type": "linear", "factor": 4.0}},
+            r"other numbers[\s\S]*factor = 2.0 and 4.0",
+        ),
+        ({"use_sliding_window": True}, "sliding-window"),
+        ({"num_aux_hidden_states": 5}, "disagree on num_taps"),
+        ({"eagle_config": {"use_aux_hidden_state": False}}, "no plain EAGLE-3 draft"),
+        ({"eagle_config": {"use_input_layernorm_in_first_layer": False}}, "no plain EAGLE-3 draft"),
+        ({"eagle_config": {"parallel_draft_step": 4}}, "no plain EAGLE-3 draft"),
+        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 7, 12], "layer_ids": [2, 8, 13]}}, "twice, and not the same"),
+        ({"eagle_config": {}, "target_layer_ids": [2, 8, 13]}, r"names layers under a key[\s\S]*target_layer_ids"),
+        ({"num_hidden_layers": "1"}, "num_hidden_layers must be a positive whole number"),
         ({"rope_theta": -1}, "positive number"),
         ({"rope_theta": 5.0, "rope_parameters": {"rope_type": "default", "rope_theta": 6.0}}, "two thetas"),
         ({"rope_parameters": {"rope_type": "linear", "factor": 2}, "rope_scaling": {"type": "dynamic", "factor": 2}}, "two kinds"),
@@ -279,6 +293,60 @@ def test_a_missing_head_of_a_full_vocabulary_is_the_targets_and_said(copy: Path)
 def test_configs_that_cannot_be_carried(copy: Path, changes: dict[str, Any], message: str) -> None:
     change_config(copy, **changes)
     refused(copy, message)
+
+
+@pytest.mark.parametrize("key", ["quantization_config", "parallel_drafting"])
+def test_what_speculators_says_beside_the_layer(tmp_path: Path, key: str) -> None:
+    folder = Path(shutil.copytree(GOLDEN / "speculators", tmp_path / "copy"))
+    change_config(folder, **{key: {"quant_method": "compressed-tensors"} if key == "quantization_config" else True})
+    refused(folder, key)
+
+
+@pytest.mark.parametrize("prefix", ["model.", "module.", "_orig_mod.", "module.draft_model."])
+@pytest.mark.parametrize("head", [True, False])
+def test_a_wrappers_prefix_is_taken_off_and_said(copy: Path, prefix: str, head: bool) -> None:
+    expected = load_file(copy / "model.safetensors")["fc.weight"]
+
+    def wrap(tensors: dict[str, torch.Tensor]) -> None:
+        for name in sorted(tensors):
+            if head or name not in ("lm_head.weight", "d2t", "t2d"):
+                tensors[prefix + name] = tensors.pop(name)
+
+    change_tensors(copy, wrap)
+    report = import_draft(copy, copy.with_name("good"))
+    assert report.source == "specforge"
+    assert any(f"prefix {prefix}" in note for note in report.notes)
+    assert torch.equal(load_file(copy.with_name("good") / "model.safetensors")["fc.weight"], expected)
+
+
+def test_torchspecs_meaning_is_seen_behind_a_prefix(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(GOLDEN / "torchspec", tmp_path / "copy"))
+    change_tensors(folder, lambda t: [t.update({"draft_model." + name: t.pop(name)}) for name in sorted(t)])
+    assert import_draft(folder, tmp_path / "good").wiring.taps == TAPS
+
+
+def test_ids_for_vllm_alone_are_boundaries_and_said(copy: Path) -> None:
+    change_config(copy, eagle_config={"layer_ids": [2, 8, 13]})
+    report = import_draft(copy, copy.with_name("good"))
+    assert report.wiring.taps == TAPS
+    assert any("vLLM alone reads eagle_config.layer_ids" in line for line in report.assumed)
+
+
+def test_what_is_beside_and_not_read_is_said(copy: Path) -> None:
+    change_config(copy, target_layer_ids=[3, 9, 14], attention_bias=True)
+    torch.save({}, copy / "pytorch_model.bin")
+    notes = "\n".join(import_draft(copy, copy.with_name("good")).notes)
+    assert "target_layer_ids = [3, 9, 14] of config.json was not read" in notes
+    assert "pytorch_model.bin was not read, but model.safetensors" in notes
+    assert "attention_bias is True" in notes and "the weights have none" in notes
+
+
+def test_a_map_that_could_hold_ids_is_doubted_where_nothing_tells(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(GOLDEN / "modelopt", tmp_path / "copy"))
+    assert not any("d2t" in line for line in import_draft(folder, tmp_path / "plain").assumed)
+    change_config(folder, vocab_size=48)
+    change_tensors(folder, lambda t: t.update(d2t=t["d2t"] + torch.arange(10)))
+    assert any("d2t = offsets" in line for line in import_draft(folder, tmp_path / "doubted").assumed)
 
 
 def test_another_kind_of_speculator(tmp_path: Path) -> None:

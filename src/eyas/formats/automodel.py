@@ -11,7 +11,7 @@ from typing import Any
 from eyas.draft.config import DraftConfig
 from eyas.errors import UserError
 from eyas.formats.base import Format, Source, architectures_of
-from eyas.formats.flat import read_flat, read_switch, size_of, write_flat
+from eyas.formats.flat import read_flat, read_switch, write_flat
 from eyas.formats.reading import Reading
 from eyas.wiring import Wiring
 
@@ -24,9 +24,6 @@ def _read(source: Source) -> Reading:
     reading = read_flat(source, applies_mscale=False)
     read_switch(reading, source.config, "norm_output", False, "Automodel's default")
     read_switch(reading, source.config, "norm_before_residual", False, "Automodel's code has no such switch")
-    count = size_of(source.config, "num_aux_hidden_states", source.where)
-    if count is not None:
-        reading.state("num_taps", count)
     return reading
 
 

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
 from eyas.errors import UserError
 from eyas.formats.base import architectures_of
 from eyas.formats.safe import Foreign
+from eyas.formats.tensors import unwrapped
 
 
 def detect(foreign: Foreign) -> tuple[str, str]:
     """The format's name, and by what it was told. Raises UserError if nothing tells."""
-    config, keys = foreign.config, foreign.tensors.keys()
+    config = foreign.config
     _refuse_target(foreign)
+    root = "model." if any("model.layers." in key for key in foreign.tensors) else ""
+    keys = set(unwrapped(foreign.tensors, root)[0].values())
     names = architectures_of(config)
     if "speculators_config" in config or "speculators_model_type" in config or "Eagle3Speculator" in names:
         return "speculators", "speculators_config in the config"
     if "_torchspec_version" in config or "torchspec_version" in foreign.metadata:
         return "torchspec", "TorchSpec's version in the config or in the weights"
-    if any(key.startswith("model.layers.") for key in keys):
+    if _has(keys, "model.layers."):
         return "automodel", "keys below model.layers."
-    if any(_has(keys, prefix) for prefix in ("midlayer.", "draft_model.midlayer.")):
+    if _has(keys, "midlayer."):
         return _by_architecture(names)
     if _has(keys, "layers.0."):
         return "modelopt", "keys below layers.0., and no other project's marks"
     raise UserError(
         f"{foreign.folder}: whose checkpoint this is cannot be told",
-        got=f"architectures {sorted(names)}, keys such as {sorted(keys)[:3]}",
+        got=f"architectures {sorted(names)}, keys such as {sorted(foreign.tensors)[:3]}",
         remedy="name the project with --from; a draft of another kind than EAGLE-3 is not read",
     )
 
@@ -55,5 +57,5 @@ def _by_architecture(names: Collection[str]) -> tuple[str, str]:
     return "eagle", "keys below midlayer., and no other project's marks"
 
 
-def _has(keys: Mapping[str, Any] | Collection[str], prefix: str) -> bool:
+def _has(keys: Collection[str], prefix: str) -> bool:
     return any(key.startswith(prefix) for key in keys)

@@ -8,12 +8,23 @@ from typing import Any
 from eyas.draft.config import DraftConfig, MlaConfig
 from eyas.errors import UserError
 from eyas.formats.base import Source
+from eyas.formats.ids import eagle_config_of
 from eyas.formats.reading import Reading
 from eyas.formats.rope import DEFAULT_THETA, read_rope, write_rope, yarn_softmax_factor
 
 _MLA_SIZES = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _SWITCHES = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 _MOST_TOKENS = 1 << 24
+_AS_TRAINED = "correct it to what the draft was trained with"
+_NONE = "if the draft was trained without it, correct config.json; else it is of a kind that Eyas does not have"
+# Model-Optimizer's switches of eagle_config, some of which engines read, too.
+PLAIN_HEAD: dict[str, Any] = {
+    "use_aux_hidden_state": True,
+    "use_last_layernorm": True,
+    "use_mtp_layernorm": False,
+    "use_input_layernorm_in_first_layer": True,
+    "parallel_draft_step": 1,
+}
 _OLD_DEFAULTS: dict[str, Any] = {"hidden_act": "silu", "rms_norm_eps": 1e-6}
 # transformers leaves out of a saved config what equals the class's default; shapes of the weights contradict a wrong guess.
 _DEFAULTS: dict[str, dict[str, Any]] = {
@@ -69,6 +80,7 @@ def read_flat(source: Source, *, applies_mscale: bool = True) -> Reading:
         applies_mscale: the project multiplies MLA scores by YaRN's mscale squared.
     """
     reading = Reading(source.where)
+    _refuse_other_heads(eagle_config_of(source.config, source.where), source.where)
     read_layer(reading, source.config, source)
     read_tensors_shown(reading, source, source.config)
     for name in ("norm_before_fc", "fc_norm"):  # a flag without its weights, or weights without their flag, is no draft of anybody's
@@ -82,8 +94,10 @@ def read_flat(source: Source, *, applies_mscale: bool = True) -> Reading:
 
 def read_layer(reading: Reading, config: Mapping[str, Any], source: Source) -> None:
     """The keys of `write_layer`."""
-    _refuse_odd_layers(config, source.where)
-    defaults = _DEFAULTS.get(str(config.get("model_type", "llama")), _DEFAULTS["llama"])
+    refuse_odd_layers(config, source.where)
+    kind = str(config.get("model_type"))
+    kind = kind if kind in _DEFAULTS else "llama"
+    defaults = _DEFAULTS[kind]
     for name in _OLD_DEFAULTS.keys() | {
         "hidden_size",
         "intermediate_size",
@@ -94,7 +108,7 @@ def read_layer(reading: Reading, config: Mapping[str, Any], source: Source) -> N
         if config.get(name) is not None:
             reading.state(name, config[name])
         else:
-            reading.assume(name, defaults[name], f"{source.where} has no such key; this is transformers' default")
+            reading.assume(name, defaults[name], f"{source.where} has no such key; this is transformers' default for {kind}")
     rope, has_theta = read_rope(config, source.where)
     if has_theta:
         reading.state("rope_parameters", rope)
@@ -104,6 +118,14 @@ def read_layer(reading: Reading, config: Mapping[str, Any], source: Source) -> N
         _read_mla(reading, config, source.where)
     else:
         _read_heads(reading, config, defaults)
+    for name, shown in (("attention_bias", "q_proj.bias"), ("mlp_bias", "gate_proj.bias")):
+        has = any(key.endswith(shown) for key in source.shapes)
+        if config.get(name) not in (None, has):
+            weights = "have such biases" if has else "have none"
+            reading.notes.append(
+                f"{name} is {config[name]!r} in {source.where}, but the weights {weights}: they are followed, "
+                "and an engine that goes by the config runs another draft"
+            )
 
 
 def read_tensors_shown(reading: Reading, source: Source, config: Mapping[str, Any]) -> None:
@@ -130,7 +152,7 @@ def read_switch(reading: Reading, config: Mapping[str, Any], name: str, default:
         if name not in reading.stated:
             reading.assume(name, default, why)
     elif not isinstance(value, bool):
-        raise UserError(f"{reading.where}: {key or name} must be true or false", got=repr(value)[:80])
+        raise UserError(f"{reading.where}: {key or name} must be true or false", got=repr(value)[:80], remedy=_AS_TRAINED)
     else:
         reading.state(name, value)
 
@@ -150,7 +172,7 @@ def size_of(config: Mapping[str, Any], key: str, where: str) -> int | None:
     """A size in the config; None if it is not there. Raises UserError for anything but a positive whole number."""
     value = config.get(key)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31):
-        raise UserError(f"{where}: {key} must be a positive whole number", got=repr(value)[:80])
+        raise UserError(f"{where}: {key} must be a positive whole number", got=repr(value)[:80], remedy=_AS_TRAINED)
     return value
 
 
@@ -221,7 +243,11 @@ def _read_widths(reading: Reading, source: Source) -> None:
         reading.state("target_hidden_size", width)
     fc = source.shapes.get("fc.weight")
     if fc is None or len(fc) != 2:
-        raise UserError(f"{source.where}: the weights have no fc.weight, so this is no EAGLE-3 draft")
+        raise UserError(
+            f"{source.where}: the weights have no fc.weight, so this is no EAGLE-3 draft",
+            got=f"{sorted(shapes)[:4]}" if (shapes := source.shapes) else "no tensors",
+            remedy="if another project wrote it, name that one with --from",
+        )
     if not _whole(width) or fc[1] % width != 0:
         raise UserError(
             f"{source.where}: fc reads a width that is no multiple of the target's",
@@ -229,23 +255,41 @@ def _read_widths(reading: Reading, source: Source) -> None:
             remedy="add target_hidden_size to config.json if the draft is of another width than the target",
         )
     reading.state("num_taps", fc[1] // width)
+    count = size_of(source.config, "num_aux_hidden_states", source.where)
+    if count is not None:
+        reading.state("num_taps", count)
 
 
-def _refuse_odd_layers(config: Mapping[str, Any], where: str) -> None:
-    layers = config.get("num_hidden_layers", 1)
-    if layers != 1:
-        raise UserError(f"{where}: a draft of several layers cannot be carried", got=f"num_hidden_layers {layers}", allowed=1)
+def refuse_odd_layers(config: Mapping[str, Any], where: str) -> None:
+    """Raises UserError for a config that speaks of anything but one plain layer."""
+    layers = size_of(config, "num_hidden_layers", where)
+    if layers not in (None, 1):
+        raise UserError(f"{where}: a draft of several layers cannot be carried", got=f"num_hidden_layers {layers}", allowed=1, remedy=_NONE)
     for key, what in (
         ("quantization_config", "quantised weights"),
         ("parallel_drafting", "P-EAGLE's parallel drafting"),
         ("mla_use_nope", "an MLA head without RoPE"),
         ("mla_use_output_gate", "an MLA head with an output gate"),
+        ("use_sliding_window", "a draft with sliding-window attention"),
     ):
         if config.get(key):
-            raise UserError(f"{where}: {what} cannot be carried", got=f"{key} = {str(config[key])[:80]}")
+            quantised = "export the draft again in bf16" if key == "quantization_config" else _NONE
+            raise UserError(f"{where}: {what} cannot be carried", got=f"{key} = {str(config[key])[:80]}", remedy=quantised)
     kinds = config.get("layer_types") or []
     if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
-        raise UserError(f"{where}: a draft with sliding-window attention cannot be carried", got=kinds)
+        raise UserError(f"{where}: a draft with sliding-window attention cannot be carried", got=kinds, remedy=_NONE)
+
+
+def _refuse_other_heads(nested: Mapping[str, Any], where: str) -> None:
+    """Switches of `eagle_config` that make another head of it, whoever reads them."""
+    for name, wanted in PLAIN_HEAD.items():
+        if nested.get(name) not in (None, wanted):
+            raise UserError(
+                f"{where}: eagle_config says that this is no plain EAGLE-3 draft",
+                got=f"{name} = {nested[name]!r}",
+                allowed=wanted,
+                remedy=_NONE,
+            )
 
 
 def _whole(value: Any) -> bool:

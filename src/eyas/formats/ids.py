@@ -6,6 +6,7 @@ layer i, so boundary i + 1). Nothing in a file says which; it depends on who wro
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -15,6 +16,8 @@ from eyas.taps import Tap, format_taps
 Meaning = Literal["boundary", "output"]
 KEY = "eagle_aux_hidden_state_layer_ids"
 ANGELSLIM_KEY = "aux_hidden_states_layer_ids"
+VLLM_KEY = "layer_ids"  # of eagle_config; vLLM's V2 runner alone reads it
+_LIKE_IDS = re.compile(r"(layer_ids|layer_indices|layers_to_capture|extract_layers)$")
 IN_WORDS = {"boundary": "the state that enters layer i", "output": "the output of layer i"}
 
 
@@ -43,11 +46,14 @@ def ids_of(config: Mapping[str, Any], where: str) -> list[int] | None:
         f"eagle_config.{KEY}": eagle_config_of(config, where).get(KEY),
         KEY: config.get(KEY),
         ANGELSLIM_KEY: config.get(ANGELSLIM_KEY),
+        f"eagle_config.{VLLM_KEY}": eagle_config_of(config, where).get(VLLM_KEY),
     }
     found = {place: ids for place, ids in places.items() if ids is not None}
     for place, ids in found.items():
         if not isinstance(ids, list) or not ids or not all(isinstance(one, int) and not isinstance(one, bool) for one in ids):
-            raise UserError(f"{where}: {place} must be a list of layer ids", got=repr(ids)[:80])
+            raise UserError(
+                f"{where}: {place} must be a list of layer ids", got=repr(ids)[:80], remedy="correct or remove it; --taps names the states"
+            )
     if len({tuple(ids) for ids in found.values()}) > 1:
         raise UserError(
             f"{where} names the layers twice, and not the same ones",
@@ -55,6 +61,20 @@ def ids_of(config: Mapping[str, Any], where: str) -> list[int] | None:
             remedy="keep the one that the draft was trained with",
         )
     return next(iter(found.values()), None)
+
+
+def for_vllm_alone(config: Mapping[str, Any], where: str) -> bool:
+    """Whether the only ids are those that vLLM's V2 runner reads."""
+    nested = eagle_config_of(config, where)
+    return nested.get(VLLM_KEY) is not None and all(part.get(key) is None for part in (config, nested) for key in (KEY, ANGELSLIM_KEY))
+
+
+def unread_ids(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Lists under keys that sound like layer ids, but that none of the projects here keeps its own under."""
+    parts = {"": config, **{f"{name}.": part for name, part in config.items() if isinstance(part, Mapping)}}
+    read = {f"eagle_config.{KEY}", f"eagle_config.{VLLM_KEY}", KEY, ANGELSLIM_KEY}
+    named = {prefix + key: value for prefix, part in parts.items() for key, value in part.items() if _LIKE_IDS.search(key)}
+    return {key: value for key, value in named.items() if isinstance(value, list) and value and key not in read}
 
 
 def to_taps(ids: Sequence[int], meaning: Meaning, where: str) -> tuple[Tap, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,12 +14,12 @@ from eyas.files import check_folder_free, metadata_of
 from eyas.formats.against_target import compare_with_target
 from eyas.formats.base import Format, Source
 from eyas.formats.detect import detect
-from eyas.formats.ids import IN_WORDS, Meaning, check_meaning, ids_of, to_taps
+from eyas.formats.ids import IN_WORDS, Meaning, check_meaning, for_vllm_alone, ids_of, to_taps, unread_ids
 from eyas.formats.registry import FORMATS, format_of
 from eyas.formats.report import ImportReport
 from eyas.formats.safe import CONFIG, Foreign, read_foreign
 from eyas.formats.sidecar import SIDECAR, TRACE, Sidecar, read_sidecar
-from eyas.formats.tensors import check_frequencies, check_tensors, renamed, with_maps
+from eyas.formats.tensors import check_frequencies, check_tensors, doubts_on_map, renamed, with_maps
 from eyas.taps import Tap, format_taps
 from eyas.targets.describe import target_wiring
 from eyas.wiring import WIRING_HASH, Wiring, require_match
@@ -67,12 +68,13 @@ def import_draft(
     foreign = read_foreign(folder)
     fmt, notes = _whose(foreign, source, sidecar)
     tensors, origins, found = renamed(foreign, fmt)
-    notes += found
+    notes += found + _unread(foreign)
     described = Source(
         foreign.config, {name: tensor.shape for name, tensor in tensors.items()}, _layer_prefix(origins), str(folder / CONFIG)
     )
     reading = fmt.read(described)
     config, assumed = reading.settle(sidecar.config if sidecar else None, str(folder / SIDECAR))
+    assumed += doubts_on_map(tensors, config)
     notes += reading.notes + with_maps(tensors, config, foreign, fmt)
     check_tensors(tensors, origins, config, foreign, fmt)
     draft = filled(config, tensors).eval().requires_grad_(False)
@@ -100,9 +102,16 @@ def _whose(foreign: Foreign, source: str, sidecar: Sidecar | None) -> tuple[Form
     return format_of(name), [f"read as a checkpoint of {format_of(name).title}: {why}"]
 
 
+def _unread(foreign: Foreign) -> list[str]:
+    """Of what sounds as if it counted, but does not."""
+    notes = [f"{key} = {value} of {CONFIG} was not read" for key, value in unread_ids(foreign.config).items()]
+    weights = {path.name for pattern in ("*.safetensors", "pytorch_model*.bin") for path in foreign.folder.glob(pattern)}
+    return notes + [f"{name} was not read, but {foreign.weight_files[0]}" for name in sorted(weights - {*foreign.weight_files})]
+
+
 def _layer_prefix(origins: dict[str, str]) -> str:
-    key = origins.get("midlayer.hidden_norm.weight", "")
-    return key.removesuffix("hidden_norm.weight").removeprefix("model.")
+    found = re.search(r"(midlayer\.|layers\.0\.)hidden_norm\.weight$", origins.get("midlayer.hidden_norm.weight", ""))
+    return found[1] if found is not None else ""
 
 
 def _wiring(draft: Eagle3Draft, source: Source, fmt: Format, sidecar: Sidecar | None, said: Said) -> tuple[Wiring, list[str], list[str]]:
@@ -126,7 +135,7 @@ def _wiring(draft: Eagle3Draft, source: Source, fmt: Format, sidecar: Sidecar | 
             f"{source.where}: fc reads another number of states",
             got=f"{format_taps(taps)}",
             allowed=f"{draft.config.num_taps} states of {draft.config.target_hidden_size} columns",
-            remedy="name as many states with --taps",
+            remedy="name as many states with --taps; a config without target_hidden_size needs it if the draft is of another width",
         )
     if base.num_target_layers is not None:
         for tap in taps:
@@ -173,6 +182,8 @@ def _taps(
 def _meaning(source: Source, fmt: Format, said: Said) -> tuple[Meaning | None, str]:
     if said.meaning is not None:
         return said.meaning, f"--convention says that id i is {IN_WORDS[said.meaning]}"
+    if for_vllm_alone(source.config, source.where):
+        return "boundary", f"vLLM alone reads eagle_config.layer_ids, so id i is {IN_WORDS['boundary']}"
     special = fmt.meaning_here(source)
     if special is not None:
         return special[0], f"{special[1]}, so id i is {IN_WORDS[special[0]]}"
@@ -189,6 +200,13 @@ def _default_taps(
             f"{source.where} has layer ids, but {fmt.title} keeps none, so what they mean is not known",
             got=ids,
             remedy=f"say it with --convention boundary or --convention output, or name the states with --taps; {_TO_INFER}",
+        )
+    unread = unread_ids(source.config)
+    if unread:
+        raise UserError(
+            f"{source.where} names layers under a key that {fmt.title} does not use, so what they mean is not known",
+            got=", ".join(f"{key} = {value}" for key, value in unread.items())[:200],
+            remedy=f"name the states with --taps; {_TO_INFER}",
         )
     if num_layers is None:
         raise UserError(

@@ -28,7 +28,11 @@ class Reading:
     def state(self, name: str, value: Any) -> None:
         """Raises UserError if a key and a tensor say different things."""
         if name in self.stated and self.stated[name] != value:
-            raise UserError(f"{self.where}: weights and config disagree on {name}", got=f"{self.stated[name]!r} and {value!r}")
+            raise UserError(
+                f"{self.where}: weights and config disagree on {name}",
+                got=f"{self.stated[name]!r} by the weights, {value!r} by the config",
+                remedy="use the config.json that was saved with these weights, or correct it to what the draft was trained with",
+            )
         self.stated[name] = value
 
     def assume(self, name: str, value: Any, why: str) -> None:

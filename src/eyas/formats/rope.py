@@ -13,6 +13,8 @@ from typing import Any
 from eyas.errors import UserError
 
 _NUMBERS = ("factor", "mscale", "mscale_all_dim", "attention_factor", "beta_fast", "beta_slow", "original_max_position_embeddings")
+_OF_ANY_KIND = ("rope_theta", "partial_rotary_factor")  # not a scaling's
+_KEEP = "keep what the draft was trained with, and remove the other; eyas wiring infer finds out which"
 DEFAULT_THETA = 10000.0  # of transformers' LlamaConfig and of every project's fallback
 
 
@@ -37,8 +39,8 @@ def read_rope(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], bo
         place: theta
         for place, theta in (
             ("rope_theta", config.get("rope_theta")),
-            ("rope_parameters.rope_theta", (new or {}).get("rope_theta")),
-            ("rope_scaling.rope_theta", (old or {}).get("rope_theta")),
+            ("rope_parameters.rope_theta", new.get("rope_theta")),
+            ("rope_scaling.rope_theta", old.get("rope_theta")),
         )
         if theta is not None
     }
@@ -51,15 +53,11 @@ def read_rope(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], bo
             got=", ".join(f"{place} = {theta}" for place, theta in thetas.items()),
             remedy="keep the one that the draft was trained with; eyas wiring infer finds out which",
         )
-    kinds = {kind for kind in (_kind(new), _kind(old)) if kind is not None}
-    if len(kinds - {"default"}) > 1 or (new and old and len(kinds) > 1):
-        raise UserError(f"{where}: rope_parameters and rope_scaling name two kinds of RoPE", got=sorted(kinds))
-    theta = next(iter(thetas.values()), DEFAULT_THETA)
-    if new and "rope_theta" in new:
-        parameters = dict(new)
-    else:
-        scaling = {key: value for key, value in (new or old or {}).items() if key not in ("type", "rope_type")}
-        parameters = {**scaling, "rope_type": next(iter(kinds), "default"), "rope_theta": theta}
+    if new and old:
+        _refuse_differences(new, old, where)
+    parameters = dict(new or old)
+    if new.get("rope_theta") is None or "rope_type" in parameters:
+        parameters = {**parameters, "rope_type": rope_kind(parameters), "rope_theta": next(iter(thetas.values()), DEFAULT_THETA)}
     _refuse_odd_kinds(parameters, config, where)
     _refuse_odd_values(parameters, where)
     return parameters, bool(thetas)
@@ -77,15 +75,41 @@ def yarn_softmax_factor(parameters: Mapping[str, Any]) -> float:
     return float((0.1 * all_dim * math.log(factor) + 1.0) ** 2)
 
 
-def _kind(scaling: Mapping[str, Any] | None) -> str | None:
-    return None if not scaling else str(scaling.get("rope_type", scaling.get("type", "default")))
+def _object(config: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
+    """One of the two objects, its kind under transformers 5's name, `rope_type`; {} if it is not there.
 
-
-def _object(config: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any] | None:
+    Raises UserError for one that is no object, names two kinds, or has numbers of a scaling and names none.
+    """
     value = config.get(key)
     if value is not None and not isinstance(value, Mapping):
         raise UserError(f"{where}: {key} must be an object", got=repr(value)[:80])
-    return value
+    named = {name: str(kind) for name in ("type", "rope_type") if (kind := (value or {}).get(name)) is not None}
+    if "mrope" in named.values():
+        named = {"rope_type": "mrope"}  # transformers writes a second kind beside it
+    if len(set(named.values())) > 1:
+        raise UserError(f"{where}: {key} names two kinds of RoPE", got=named, remedy=_KEEP)
+    plain = {name: part for name, part in (value or {}).items() if name not in ("type", "rope_type")}
+    scaling = sorted(name for name, part in plain.items() if part is not None and name not in _OF_ANY_KIND)
+    if scaling and not named:
+        raise UserError(
+            f"{where}: {key} scales RoPE without a kind", got=scaling, remedy="add rope_type as the draft was trained, or remove them"
+        )
+    return plain | ({"rope_type": next(iter(named.values()))} if named else {})
+
+
+def _refuse_differences(new: Mapping[str, Any], old: Mapping[str, Any], where: str) -> None:
+    """Theta is compared by itself: most configs name it in one place only."""
+    kinds = [rope_kind(new), rope_kind(old)]
+    if len(set(kinds)) > 1:
+        raise UserError(f"{where}: rope_parameters and rope_scaling name two kinds of RoPE", got=kinds, remedy=_KEEP)
+    names = sorted({*new, *old} - {"rope_theta", "rope_type"})
+    apart = [name for name in names if new.get(name) != old.get(name)]
+    if apart:
+        raise UserError(
+            f"{where}: rope_parameters and rope_scaling give RoPE other numbers",
+            got=", ".join(f"{name} = {new.get(name)!r} and {old.get(name)!r}" for name in apart)[:300],
+            remedy=_KEEP,
+        )
 
 
 def _refuse_odd_kinds(parameters: Mapping[str, Any], config: Mapping[str, Any], where: str) -> None:

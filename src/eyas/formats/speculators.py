@@ -13,7 +13,7 @@ from typing import Any
 from eyas.draft.config import DraftConfig
 from eyas.errors import UserError
 from eyas.formats.base import Format, Source
-from eyas.formats.flat import read_layer, read_switch, read_tensors_shown, write_layer
+from eyas.formats.flat import read_layer, read_switch, read_tensors_shown, refuse_odd_layers, write_layer
 from eyas.formats.ids import default_boundaries, old_speculators_boundaries
 from eyas.formats.reading import Reading
 from eyas.formats.rope import yarn_softmax_factor
@@ -31,6 +31,7 @@ def _read(source: Source) -> Reading:
     if not isinstance(layer, Mapping):
         raise UserError(f"{where}: transformer_layer_config is missing", got=repr(layer)[:80], allowed="an object")
     reading = Reading(where)
+    refuse_odd_layers(config, where)  # some of its keys are beside the layer's config
     read_layer(reading, layer, source)
     # its own tie_word_embeddings is transformers' default and means nothing: the head is always stored
     read_tensors_shown(reading, source, {"draft_vocab_size": config.get("draft_vocab_size"), **_tie(layer)})
@@ -70,7 +71,7 @@ def _tie(layer: Mapping[str, Any]) -> dict[str, Any]:
 
 def _default_taps(config: Mapping[str, Any], num_layers: int) -> tuple[int, ...]:
     version = re.match(r"(\d+)\.(\d+)", str(config.get("speculators_version", "")))
-    is_old = version is not None and (int(version[1]), int(version[2])) < (0, 5)
+    is_old = version is not None and (0, 3) <= (int(version[1]), int(version[2])) < (0, 5)  # before, it converted others' drafts only
     return old_speculators_boundaries(num_layers) if is_old else default_boundaries(num_layers)
 
 

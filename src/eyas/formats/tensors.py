@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
@@ -11,10 +11,10 @@ import torch
 from eyas.draft.checkpoint import wanted_shapes
 from eyas.draft.config import DraftConfig
 from eyas.errors import UserError
-from eyas.formats.base import Format
+from eyas.formats.base import HEAD_KEYS, Format
 from eyas.formats.safe import Foreign, load_pickled
 
-_TRAINER_PREFIX = "draft_model."
+_WRAPPERS = ("draft_model.", "module.", "_orig_mod.", "_fsdp_wrapped_module.", "model.")
 _DROPPED = {
     r"(.*\.)?rotary_emb\.inv_freq": "RoPE's frequencies, compared with those that the config gives",
     r"verifier_(norm|lm_head)\.weight": "a part of the target, used in training only",
@@ -24,16 +24,30 @@ _SIDE_MAPS = ("eagle_meta.pt", "eagle3_meta.pt")  # where some versions of Autom
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
+def unwrapped(keys: Collection[str], root: str) -> tuple[dict[str, str], str]:
+    """Keys without what a trainer's wrapper put before all of them (the head and its maps may go without), and that prefix.
+
+    Args:
+        root: what the format itself puts there.
+    """
+    plain, taken = {key: key for key in keys}, ""
+    while True:
+        for prefix in _WRAPPERS:
+            carry = [key for key in plain.values() if key.startswith(prefix)]
+            if carry and prefix != root and all(key in carry or key in HEAD_KEYS for key in plain.values()):
+                break
+        else:
+            return plain, taken
+        plain, taken = {key: name.removeprefix(prefix) for key, name in plain.items()}, taken + prefix
+
+
 def renamed(foreign: Foreign, fmt: Format) -> tuple[dict[str, torch.Tensor], dict[str, str], list[str]]:
     """Tensors by Eyas's name, their keys in the file by the same name, and notes on what was left out.
 
     Raises UserError for a key that the format has not.
     """
-    keys = {key: key for key in foreign.tensors}
-    notes = []
-    if all(key.startswith(_TRAINER_PREFIX) or key in ("d2t", "t2d") for key in keys):
-        keys = {key: key.removeprefix(_TRAINER_PREFIX) for key in keys}
-        notes.append(f"keys carried the trainer's prefix {_TRAINER_PREFIX}")
+    keys, wrapper = unwrapped(foreign.tensors, fmt.root)
+    notes = [f"keys carried the prefix {wrapper}, which a trainer's wrapper puts there"] if wrapper else []
     tensors, origins, spare = {}, {}, []
     for key, plain in keys.items():
         why = next((why for pattern, why in _DROPPED.items() if re.fullmatch(pattern, plain)), None)
@@ -84,6 +98,16 @@ def with_maps(tensors: dict[str, torch.Tensor], config: DraftConfig, foreign: Fo
     return notes
 
 
+def doubts_on_map(tensors: Mapping[str, torch.Tensor], config: DraftConfig) -> list[str]:
+    """A line if d2t could as well hold the target's ids themselves, and no t2d says which."""
+    d2t = tensors.get("d2t")
+    if d2t is None or "t2d" in tensors or config.full_vocabulary or d2t.dim() != 1 or d2t.is_floating_point() or d2t.is_complex():
+        return []
+    could_be_ids = bool((d2t[1:] > d2t[:-1]).all()) and bool(((d2t >= 0) & (d2t < config.vocab_size)).all())
+    why = "every project stores those; its numbers rise at each step, so they could be the target's ids, and there is no t2d to tell"
+    return [f"d2t = offsets: {why}"] if could_be_ids else []
+
+
 def check_tensors(
     tensors: Mapping[str, torch.Tensor], origins: Mapping[str, str], config: DraftConfig, foreign: Foreign, fmt: Format
 ) -> None:
@@ -99,11 +123,18 @@ def check_tensors(
         tensor, key = tensors[name], origins.get(name, name)
         where = foreign.where(key)
         if tensor.shape != shape:
-            raise UserError(f"{where}: {key} has another shape than config.json says", got=list(tensor.shape), allowed=list(shape))
+            raise UserError(
+                f"{where}: {key} has another shape than config.json says", got=list(tensor.shape), allowed=list(shape), remedy=_why([])
+            )
         if name in ("d2t", "t2d"):
             continue
         if tensor.dtype not in _FLOATS:
-            raise UserError(f"{where}: {key} is no plain floating-point weight", got=tensor.dtype, allowed=", ".join(map(str, _FLOATS)))
+            raise UserError(
+                f"{where}: {key} is no plain floating-point weight",
+                got=tensor.dtype,
+                allowed=", ".join(map(str, _FLOATS)),
+                remedy="export the draft again in bf16",
+            )
         if not bool(torch.isfinite(tensor).all()):
             raise UserError(f"{where}: {key} holds NaN or infinity", remedy="the training diverged, or the file is damaged")
 
@@ -131,7 +162,7 @@ def _selected_ids(path: Path, config: DraftConfig) -> torch.Tensor:
     return ids.long()
 
 
-def _why(spare: list[str]) -> str | None:
+def _why(spare: list[str]) -> str:
     hints = {
         "expert": "a draft with experts cannot be carried",
         ".layers.1.": "a draft of several layers cannot be carried",
@@ -141,4 +172,5 @@ def _why(spare: list[str]) -> str | None:
         "parallel_draft_heads": "heads for parallel drafting cannot be carried",
         "markov": "a DSpark draft cannot be carried",
     }
-    return next((words for mark, words in hints.items() if any(mark in key for key in spare)), None)
+    otherwise = "use the config.json that was saved with the weights; if another project wrote them, name it with --from"
+    return next((words for mark, words in hints.items() if any(mark in key for key in spare)), otherwise)
