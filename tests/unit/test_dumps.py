@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from eyas.capture.forward import capture_batch
 from eyas.data.store import Dump
 from eyas.errors import UserError
 from eyas.formats.dumps import import_dump, is_foreign_dump
+from eyas.formats.dumps.index import IndexedText
+from eyas.formats.dumps.probing import choose
 from eyas.taps import Tap
 from eyas.targets.loading import load_target
 from eyas.targets.target import Target
@@ -194,6 +196,73 @@ def test_labels_from_another_layer_are_refused(texts: Texts, tmp_path: Path):
     with pytest.raises(UserError, match="not the target's last one") as error:
         import_dump(tmp_path, target=texts.target, out=tmp_path / "ours", taps=TAPS)
     assert "layer:2" in str(error.value)
+
+
+def test_one_strange_text_among_many_is_found(texts: Texts, tmp_path: Path):
+    """A file of another run: the medians over all texts do not move."""
+    (tmp_path / "theirs").mkdir()
+    write_speculators(texts, tmp_path / "theirs")
+    file = sorted((tmp_path / "theirs").iterdir())[-1]
+    values = load_file(file)
+    save_file(values | {"hidden_states": values["hidden_states"].flip(0).contiguous()}, file)
+    with pytest.raises(UserError, match=f"text {file.stem} does not hold the target's states of its own tokens"):
+        import_dump(tmp_path / "theirs", target=texts.target, out=tmp_path / "ours", taps=TAPS)
+    assert not (tmp_path / "ours").exists()
+
+
+def test_states_that_belong_to_other_rows_are_named_so(texts: Texts, tmp_path: Path):
+    (tmp_path / "theirs").mkdir()
+    write_speculators(texts, tmp_path / "theirs")
+    for file in list((tmp_path / "theirs").iterdir()):
+        values = load_file(file)
+        save_file(values | {"hidden_states": values["hidden_states"].roll(1, 0).contiguous()}, file)
+    with pytest.raises(UserError, match="not hold whole states of the target, row by row") as error:
+        import_dump(tmp_path / "theirs", target=texts.target, out=tmp_path / "ours", taps=TAPS)
+    assert "rows shifted (by -1" in str(error.value)
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_labels_that_rounding_changed_are_the_targets_own(texts: Texts, tmp_path: Path, bits: int):
+    """The target runs in fp32 here. Several tokens change; a state that is off by more than its rounding is refused still."""
+    (tmp_path / "theirs").mkdir()
+    write_speculators(texts, tmp_path / "theirs")
+    for file in list((tmp_path / "theirs").iterdir()):
+        states = load_file(file)["hidden_states"]
+        scales = states.abs().amax((1, 2), keepdim=True) / 448
+        rounded = {"hidden_states": (states / scales).to(torch.float8_e4m3fn), "hidden_states_scales": scales}
+        save_file({"token_ids": load_file(file)["token_ids"]} | (rounded if bits == 8 else {"hidden_states": states.bfloat16()}), file)
+    report = import_dump(tmp_path / "theirs", target=texts.target, out=tmp_path / "ours", taps=TAPS)
+    assert report.teacher_check is not None and report.teacher_check["wrong"] == 0
+    assert report.teacher_check["checked"] == sum(map(len, texts.ids))
+    assert 0.9 < report.teacher_check["share"] < 0.995
+    for file in list((tmp_path / "theirs").iterdir()):
+        values = load_file(file)
+        noise = torch.randn(values["hidden_states"].shape, generator=torch.Generator().manual_seed(0))
+        wide = values["hidden_states"].float() * values.get("hidden_states_scales", torch.ones(1))
+        wide[:, -1] += 0.25 * wide[:, -1].norm(dim=-1, keepdim=True) * noise[:, -1] / noise[:, -1].norm(dim=-1, keepdim=True)
+        save_file({"token_ids": values["token_ids"], "hidden_states": wide.bfloat16()}, file)
+    with pytest.raises(UserError, match=r"the target's own tokens|does not hold|not the target's last one"):
+        import_dump(tmp_path / "theirs", target=texts.target, out=tmp_path / "noisy", taps=TAPS)
+
+
+def test_a_single_state_is_what_the_draft_reads(texts: Texts, tmp_path: Path):
+    write_vllm(texts, tmp_path, (Tap(texts.target.num_layers),))
+    for file in list(tmp_path.iterdir()):
+        values = load_file(file)
+        save_file(values | {"hidden_states": values["hidden_states"][:, -1:].contiguous()}, file)
+    report = import_dump(tmp_path, target=texts.target, out=tmp_path / "ours")
+    assert report.wiring.taps == (Tap(texts.target.num_layers),)
+    assert any("the target was run" in line for line in report.assumed)
+
+
+def test_texts_of_all_parts_are_probed():
+    lengths = [300] * 40 + [40] * 60
+    texts = [IndexedText(Path("x"), number, str(number), length, 1, torch.zeros(0)) for number, length in enumerate(lengths)]
+    chosen = choose(texts)
+    assert len(chosen) == 8
+    assert {100 * part // 8 <= number < 100 * (part + 1) // 8 for part, number in enumerate(chosen)} == {True}
+    assert len(choose(texts[60:])) == 8
+    assert sum(lengths[60 + number] for number in choose(texts[60:70])) >= 256  # as many as a verdict needs
 
 
 class Evil:

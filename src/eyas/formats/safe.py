@@ -83,9 +83,10 @@ def load_pickled(path: Path) -> Any:
         value = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a hostile or damaged pickle fails in any way it likes
         words = str(error).strip().splitlines() or [""]
+        named = next((line.strip() for line in words if "GLOBAL" in line or "global" in line), words[0])  # what it wanted to call
         raise UserError(
             f"{path} cannot be read as tensors alone",
-            got=f"{type(error).__name__}: {words[0][:160]}",
+            got=f"{type(error).__name__}: {named[:160]}",
             remedy="code in pickled files is never run: save it as safetensors with the project that wrote it",
         ) from error
     _check_tensors(value, path)

@@ -14,8 +14,9 @@ from eyas.data.store import Dump
 from eyas.errors import UserError
 from eyas.formats.dumps.detect import dump_format
 from eyas.formats.dumps.index import index_texts
-from eyas.formats.dumps.sample import DumpFormat, ForeignSample
-from eyas.formats.dumps.verify import PROBE_POSITIONS, Verified, verify
+from eyas.formats.dumps.probing import read_probes
+from eyas.formats.dumps.sample import DumpFormat
+from eyas.formats.dumps.verify import Verified, verify
 from eyas.formats.dumps.writing import dump_header, write_dump
 from eyas.formats.ids import check_meaning, to_taps
 from eyas.progress import console
@@ -81,7 +82,9 @@ def import_dump(
     claimed = taps if taps is not None else _taps_by_ids(fmt, ids if ids is not None else fmt.stated_ids(path), convention, target, said)
     files = fmt.files(path)
     texts = index_texts(fmt, files, target.vocab_size)
-    verified = verify(target, _probes(fmt, files), claimed, str(path))
+    probes = read_probes(fmt, texts)
+    verified = verify(target, probes, claimed, str(path))
+    said.notes.append(f"{len(probes)} of {len(texts)} texts, from all parts of the dump, were compared with the target's own states")
     _say(fmt, verified, claimed, said)
     first = next(fmt.read(files[0]))
     if first.loss_mask is None:
@@ -133,14 +136,3 @@ def _say(fmt: DumpFormat, verified: Verified, claimed: tuple[Tap, ...] | None, s
         said.assumed.append(f"first token: {fmt.name} does not store it; the states agree with id {verified.first_token}")
     for note in (*said.assumed, *said.notes):
         console.print(note, markup=False, highlight=False)
-
-
-def _probes(fmt: DumpFormat, files: list[Path]) -> list[ForeignSample]:
-    """The first texts, as many as a verdict needs."""
-    probes: list[ForeignSample] = []
-    for file in files:
-        for sample in fmt.read(file):
-            probes.append(sample)
-            if sum(len(probe.token_ids) for probe in probes) >= PROBE_POSITIONS:
-                return probes
-    return probes

@@ -19,7 +19,7 @@ class ForeignSample:
     """One text as the file has it. token_ids [T]; states [T, n, H]; last [T, H], the state that labels come from.
 
     loss_mask [T] and last are None where the file has none. prenorm: what the file says about `last`, None if nothing.
-    first_token_missing: the format shifts its ids, so token_ids[0] is a placeholder.
+    first_token_missing: the format shifts its ids, so token_ids[0] is a placeholder. eight_bit: states were stored in 8 bits.
     """
 
     id: str
@@ -29,6 +29,7 @@ class ForeignSample:
     loss_mask: torch.Tensor | None
     prenorm: bool | None = None
     first_token_missing: bool = False
+    eight_bit: bool = False
 
 
 @dataclass(frozen=True)

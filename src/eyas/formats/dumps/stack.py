@@ -47,14 +47,15 @@ def _read(last_in_stack: bool, path: Path) -> Iterator[ForeignSample]:
     if spare:
         raise UserError(f"{path} holds keys that nothing reads", got=spare, allowed=sorted(_KEYS))
     ids = get_ids(tensors, "token_ids", path)
-    if "hidden_states_scales" in tensors:
+    eight_bit = "hidden_states_scales" in tensors
+    if eight_bit:
         tensors["hidden_states"] = scaled(tensors, "hidden_states", path).bfloat16()
     states_TnH = get_states(tensors, "hidden_states", path, len(ids))
     if states_TnH.ndim != 3 or (last_in_stack and states_TnH.shape[1] < 2):
         raise UserError(f"{path}: hidden_states must be a stack", got=list(states_TnH.shape), allowed="[tokens, states, hidden size]")
     mask = get_mask(tensors, "loss_mask", path, len(ids))
     last = states_TnH[:, -1] if last_in_stack else None
-    yield ForeignSample(path.stem, ids, states_TnH[:, :-1] if last_in_stack else states_TnH, last, mask)
+    yield ForeignSample(path.stem, ids, states_TnH[:, :-1] if last_in_stack else states_TnH, last, mask, eight_bit=eight_bit)
 
 
 SPECULATORS = DumpFormat(
