@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import Any
@@ -10,8 +11,15 @@ from eyas.doctor.server_figures import ServerFigures
 
 _MAX_DEPTH = 12
 _ROUNDS = ("num_drafts", "rounds", "num_rounds", "spec_verify_ct", "verify_ct")
-_PROPOSED = ("num_draft_tokens", "proposed", "spec_num_proposed_drafts", "spec_draft_token_num", "total_draft_tokens")
-_ACCEPTED = ("num_accepted_tokens", "accepted", "spec_num_correct_drafts", "spec_accept_token_num", "spec_accepted_drafts")
+_PROPOSED = ("num_draft_tokens", "draft_tokens", "proposed", "spec_num_proposed_drafts", "spec_draft_token_num", "total_draft_tokens")
+_ACCEPTED = (
+    "num_accepted_tokens",
+    "accepted_tokens",
+    "accepted",
+    "spec_num_correct_drafts",
+    "spec_accept_token_num",
+    "spec_accepted_drafts",
+)
 _COUNTS = ("num_accepted_tokens_per_pos", "acceptance_counts")
 _RATES = ("per_position_acceptance_rates", "per_position_acceptance_rate", "acceptance_rate_per_pos", "unconditional")
 _LENGTH = (
@@ -26,7 +34,8 @@ _RATE = ("draft_acceptance_rate", "acceptance_rate", "spec_accept_rate", "accept
 _HISTOGRAM = ("spec_correct_drafts_histogram", "spec_accept_histogram")
 _K = ("num_speculative_tokens", "num_spec_tokens")
 _K_AND_ONE = ("speculative_num_draft_tokens", "spec_num_draft_tokens")
-_STARTS = ("vllm:spec_decode_", "sglang:")
+_STARTS = ("vllm:", "spec_decode_", "sglang:")
+_INNER_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def figures_in(value: Any, where: str) -> list[ServerFigures]:
@@ -52,24 +61,32 @@ def _figures(item: dict[str, Any], where: str, known: int | None) -> ServerFigur
     ours = "vllm_acceptance_length" in item
     request = any(name in item for name in ("spec_verify_ct", *_HISTOGRAM))
     sglang = request or any(name.startswith(("spec_", "avg_spec_")) for name in item)
+    proposed, accepted = None if ours else _number(item, _PROPOSED), _number(item, _ACCEPTED)
     return ServerFigures(
         "eyas" if ours else "sglang" if sglang else "vllm" if "num_drafts" in item else "unknown",
         where,
         num_draft_tokens=_whole(item, "num_draft_tokens") if ours else _k_of(item) or known,
         rounds=rounds,
-        proposed=None if ours else _number(item, _PROPOSED),
-        accepted=_number(item, _ACCEPTED) if not histogram else _number(item, _ACCEPTED) or sum(counts),
+        proposed=proposed,
+        accepted=accepted if not histogram else accepted or sum(counts),
         position_counts=counts,
         position_rates=() if ours and rounds is None else _numbers(item, _RATES),
         acceptance_length=_number(item, _LENGTH),
-        acceptance_rate=_number(item, _RATE),
+        acceptance_rate=_share(_number(item, _RATE), proposed, accepted),
         drafts_only=None if sglang and not request else True,
         length_has_prefill=request,
     )
 
 
+def _share(rate: float | None, proposed: float | None, accepted: float | None) -> float | None:
+    """A rate beside counts that make it a percentage, as vLLM's benchmark writes it, is one."""
+    if rate is None or not proposed or accepted is None or abs(rate - 100 * accepted / proposed) > 0.06:
+        return rate
+    return rate / 100
+
+
 def _objects(value: Any, depth: int) -> Iterator[dict[str, Any]]:
-    """Every object in the JSON, its keys without an engine's prefix and `_total`."""
+    """Every object in the JSON, its keys without an engine's prefix and `_total`, and in one spelling: numDrafts is num_drafts."""
     if depth > _MAX_DEPTH:
         return
     if isinstance(value, Mapping):
@@ -84,7 +101,7 @@ def _objects(value: Any, depth: int) -> Iterator[dict[str, Any]]:
 def _plain(name: str) -> str:
     for start in _STARTS:
         name = name.removeprefix(start)
-    return name.removesuffix("_total")
+    return _INNER_CAPITAL.sub("_", name).lower().removesuffix("_total")
 
 
 def _k_of(item: Mapping[str, Any]) -> int | None:

@@ -109,6 +109,15 @@ def rate_does_not_follow(report: ServerFigures) -> Iterator[Oddity]:
     yield Oddity("impossible", f"length and rate do not fit together for K = {positions}", f"length {length:.2f}, rate {rate:.3f}", fits)
 
 
+def rate_does_not_follow_from_counts(report: ServerFigures) -> Iterator[Oddity]:
+    """Both engines' rate of drafts alone is accepted / proposed; SGLang's older one counts the target's token twice."""
+    rate, accepted, proposed = report.acceptance_rate, report.accepted, report.proposed
+    if rate is None or accepted is None or not proposed or accepted > proposed or rate > 1 or report.drafts_only is not True:
+        return
+    if abs(rate - accepted / proposed) > _RATE_TOLERANCE:
+        yield Oddity("impossible", "the acceptance rate is not accepted / proposed", f"{rate:.3f}", f"{accepted / proposed:.3f}")
+
+
 def _other_length(report: ServerFigures) -> Oddity | None:
     """A length that is off by exactly one counts the target's own token not at all, or twice."""
     length, accepted = report.acceptance_length, _accepted_a_round(report)
@@ -151,4 +160,5 @@ CHECKS: tuple[Check, ...] = (
     positions_do_not_fit,
     length_does_not_follow,
     rate_does_not_follow,
+    rate_does_not_follow_from_counts,
 )

@@ -1,4 +1,4 @@
-"""Reading a server's figures of acceptance from files: Prometheus text, JSON, log lines."""
+"""Reading a server's figures of acceptance from files: Prometheus text, JSON, a benchmark's table, log lines."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from eyas.doctor.json_figures import figures_in
 from eyas.doctor.readings import Reading, read
 from eyas.doctor.server_figures import ServerFigures, drafts_only_in
+from eyas.doctor.table_figures import table_figures
 from eyas.errors import UserError
 from eyas.files import JSON_ERRORS
 
@@ -53,10 +54,12 @@ def read_metrics(path: Path, told: Told) -> tuple[Reading, ...]:
 
 def readings_of(text: str, where: str, told: Told) -> tuple[Reading, ...]:
     """The same of a text that came from `where`."""
-    found = _json_figures(text, where, told) if text.lstrip()[:1] in ("{", "[") else _prometheus_figures(text, where, told)
+    found = _json_figures(text, where, told) if text.lstrip()[:1] in ("{", "[") else table_figures(text, where, told.num_draft_tokens)
+    found = found or _prometheus_figures(text, where, told)
     if not found:
         raise UserError(
             f"{where} holds no figures of speculative decoding",
+            got=_named(text),
             allowed="vllm:spec_decode_*, sglang:spec_*, or JSON with such counts",
             remedy="save what GET /metrics gives after some requests, with speculative decoding on",
         )
@@ -106,8 +109,14 @@ def _prometheus_figures(text: str, path: str, told: Told) -> list[ServerFigures]
     found = []
     for (engine, labels), values in servers.items():
         where = path + (f" ({labels[0][0]}={labels[0][1]})" if len(servers) > 1 and labels else "")
-        found.append(_of_vllm(values, where) if engine == "vllm" else _of_sglang(values, where, told))
-    return [figures for figures in found if figures.rounds or figures.acceptance_length]
+        found.append(_of_vllm(values, where, told) if engine == "vllm" else _of_sglang(values, where, told))
+    return [figures for figures in found if figures.rounds or figures.acceptance_length or figures.proposed]
+
+
+def _named(text: str) -> str | None:
+    """What a text names that sounds like speculation: figures of an engine or version that are called otherwise, or not counted yet."""
+    names = dict.fromkeys(re.findall(r"[\w:]*(?:spec_|accept|draft)\w*", text))
+    return ", ".join(list(names)[:8]) or None
 
 
 def _keep(values: dict[str, Any], name: str, position: str | None, value: float) -> None:
@@ -119,13 +128,14 @@ def _keep(values: dict[str, Any], name: str, position: str | None, value: float)
         places[int(position)] = places.get(int(position), 0.0) + value
 
 
-def _of_vllm(values: Mapping[str, Any], where: str) -> ServerFigures:
+def _of_vllm(values: Mapping[str, Any], where: str, told: Told) -> ServerFigures:
+    """Versions before 0.9 count no rounds: these follow from the proposed tokens if K is told."""
     places = values.get("positions", {})
     counts = tuple(places.get(place, 0.0) for place in range(max(places) + 1)) if places else ()
     return ServerFigures(
         "vllm",
         where,
-        num_draft_tokens=len(counts) or None,
+        num_draft_tokens=len(counts) or told.num_draft_tokens,
         rounds=values.get(f"{_VLLM}num_drafts"),
         proposed=values.get(f"{_VLLM}num_draft_tokens"),
         accepted=values.get(f"{_VLLM}num_accepted_tokens"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, ruled_out, suspected, untestable
@@ -40,6 +41,14 @@ def given_readings(exam: Examination) -> tuple[Reading, ...]:
     if exam.exhibits.log is not None:
         found.append(read_log(exam.exhibits.log, told(exam)).reading)
     return tuple(found)
+
+
+def require_figures(exam: Examination) -> None:
+    """Raises UserError if --metrics or --log is a file without figures: whoever gives one wants them read."""
+    if isinstance(exam.exhibits.metrics, Path):
+        read_metrics(exam.exhibits.metrics, told(exam))
+    if exam.exhibits.log is not None:
+        read_log(exam.exhibits.log, told(exam))
 
 
 def rates_of(exam: Examination) -> list[tuple[str, list[float], float | None]]:

@@ -16,6 +16,7 @@ from eyas.doctor.exhibits import Exhibits, Options
 from eyas.doctor.hypothesis import DEPTHS, Diagnosis, Evidence, Fault, Finding, Hypothesis, Outcome, Tested, untestable
 from eyas.doctor.joint import joined
 from eyas.doctor.next_steps import next_steps
+from eyas.doctor.reported import require_figures
 from eyas.doctor.signatures import boosts, suspicions
 from eyas.doctor.verdict import summary_of, verdict_of
 from eyas.errors import UserError
@@ -36,6 +37,7 @@ def examine(exhibits: Exhibits, options: Options) -> tuple[Diagnosis, Examinatio
     started = time.perf_counter()
     exam = Examination(exhibits, options)
     exam.open_remote()
+    require_figures(exam)
     boost = boosts(exam)
     tested: dict[int, Tested] = {}
     wanted = [item for item in all_hypotheses() if item.depth in options.depths and options.wants(item.code, item.kind)]

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _TRAINED = "put d2t and t2d of the checkpoint that lm_head was trained with back into the weights"
 _SAMPLED = 1024  # rows of a large head that are looked at first
+_UNLIKE = 0.3  # in cosine: so much more like another token a row must be than like its own
+_OTHERS, _FEW_OTHERS = 0.02, 5  # of such rows, from which on the map is another's
 _FEWEST = 3  # times a row must be preferred before it says what it means
 _AGREE = 0.6  # of these times it must be for one token
 
@@ -163,32 +165,30 @@ def check_rows(exam: Examination) -> Outcome:
     if head.shape[1] != parts.hidden_size:
         return untestable("the draft's head is of another width than the target's")
     table = parts.head_rows(torch.arange(parts.vocab_size)).float()
+    ids = (d2t.long() + torch.arange(len(d2t))).clamp(0, parts.vocab_size - 1)
     every = max(1, len(head) // _SAMPLED)
-    if every > 1 and _own_share(head[::every], d2t.long()[::every] + torch.arange(len(d2t))[::every], table) > 0.9:
-        return ruled_out(f"of {len(head[::every])} rows of lm_head nearly all are like those of the token that d2t names")
-    nearest, likeness = _nearest(head.float(), table)
-    ids = d2t.long() + torch.arange(len(d2t))
-    own = nearest == ids
-    strong = likeness > max(0.3, 1.5 * (2 * math.log(parts.vocab_size) / parts.hidden_size) ** 0.5)  # the latter is what chance gives
-    numbers: dict[str, Any] = {"rows": len(ids), "strong": int(strong.sum()), "own": int((own & strong).sum())}
+    if every > 1 and float(_of_others(head[::every], table, ids[::every])[0].float().mean()) <= _OTHERS / 2:
+        return ruled_out(f"of {len(head[::every])} rows of lm_head none or few are clearly like another token than d2t names")
+    other, strong, nearest = _of_others(head, table, ids)
     if int(strong.sum()) < max(20, 0.2 * len(ids)):
         return untestable("the head's rows are not like the target's: it did not begin as the target's head")
-    share = float(own[strong].float().mean())
-    if share < 0.5:
-        exam.nearest_rows = torch.where(strong, nearest, ids.clamp(0, parts.vocab_size - 1))
-        text = f"of {int(strong.sum())} rows of lm_head that are like one of the target's, {percent(share)} are like the one that d2t names"
+    share = float(other.sum() / strong.sum())
+    numbers: dict[str, Any] = {"rows": len(ids), "strong": int(strong.sum()), "other": int(other.sum())}
+    if share > _OTHERS and int(other.sum()) >= _FEW_OTHERS:
+        exam.nearest_rows = torch.where(strong, nearest, ids)
+        text = f"of {int(strong.sum())} rows of lm_head that are like one of the target's, {percent(share)} are clearly like another one"
+        text += " than that which d2t names"
         remedy = "d2t belongs to another head: " + _TRAINED
         return confirmed(Fault("map-other", "draft", (Evidence(text, numbers),), remedy, 0.82, shadow=("map-broken", "map-absolute")))
-    return ruled_out(f"{percent(share)} of {int(strong.sum())} rows are like those of the token that d2t names", **numbers)
+    return ruled_out(f"{percent(1 - share)} of {int(strong.sum())} rows are like those of the token that d2t names", **numbers)
 
 
-def _own_share(rows_VH: torch.Tensor, ids_V: torch.Tensor, table_WH: torch.Tensor) -> float:
-    return float((_nearest(rows_VH.float(), table_WH)[0] == ids_V).float().mean())
-
-
-def _nearest(rows_VH: torch.Tensor, table_WH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each row, the most similar of the table's and their cosine."""
+def _of_others(rows_VH: torch.Tensor, table_WH: torch.Tensor, ids_V: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """[V]: is a row clearly like another token's row than its own; is it like any; and like which most."""
     table = torch.nn.functional.normalize(table_WH - table_WH.mean(0), dim=-1)
-    rows = torch.nn.functional.normalize(rows_VH - rows_VH.mean(0), dim=-1)
+    rows = torch.nn.functional.normalize(rows_VH.float() - rows_VH.float().mean(0), dim=-1)
     best = [(part @ table.T).max(-1) for part in rows.split(2048)]
-    return torch.cat([item.indices for item in best]), torch.cat([item.values for item in best])
+    likeness, nearest = torch.cat([item.values for item in best]), torch.cat([item.indices for item in best])
+    chance = (2 * math.log(len(table)) / table.shape[1]) ** 0.5  # likeness that the best of so many random rows has
+    strong = likeness > max(0.3, 1.5 * chance)
+    return strong & (likeness - (rows * table[ids_V]).sum(-1) > _UNLIKE), strong, nearest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import torch
@@ -69,10 +70,25 @@ def untrained(exam: Examination) -> Outcome:
             zero = float((rows == 0).all(-1).float().mean())
             if zero > 0.02 and name.startswith(("fc", "midlayer", "lm_head")):
                 problems.append(Evidence(f"{percent(zero)} of the rows of {name} are zero", {"tensor": name, "share": zero}))
+    problems += _twice_the_same(exam)
     if problems:
         shadow, covers = ("head-foreign", "embedding-foreign"), ("norm-feedback", "step-shift", "architecture")
         return confirmed(Fault("weights-untrained", "draft", tuple(problems[:4]), _RESTORE, 0.95, shadow=shadow, covers=covers))
     return ruled_out("no weight is constant or empty")
+
+
+def _twice_the_same(exam: Examination) -> list[Evidence]:
+    """Matrices of the layer, and fc's column blocks, that are one and the same: a loop that wrote one of them under two names."""
+    parts = {name: tensor for name, tensor in exam.tensors.items() if name.startswith("midlayer.") and tensor.ndim == 2}
+    fc, count = exam.tensors.get("fc.weight"), exam.draft.num_slots if exam.draft else None
+    if fc is not None and fc.ndim == 2 and count and fc.shape[1] % count == 0:
+        parts |= {f"fc.weight, columns of slot {slot}": part for slot, part in enumerate(fc.chunk(count, dim=1))}
+    same = [
+        (left, right)
+        for left, right in combinations(parts, 2)
+        if parts[left].shape == parts[right].shape and float(parts[left].float().std()) > 0 and torch.equal(parts[left], parts[right])
+    ]
+    return [Evidence(f"{left} and {right} are the same, number by number", {"tensor": right}) for left, right in same]
 
 
 def stored_frequencies(exam: Examination) -> Outcome:

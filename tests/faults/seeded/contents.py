@@ -87,6 +87,22 @@ def drop(*names: str) -> Callable[[Tensors], None]:
     return change
 
 
+def rows_moved(held: Tensors) -> None:
+    held["lm_head.weight"] = held["lm_head.weight"].roll(1, 0)
+
+
+def one_below(held: Tensors) -> None:
+    held["d2t"] = (held["d2t"] - 1).int()
+
+
+def absolute_in_32_bits(held: Tensors) -> None:
+    held["d2t"] = ids_of(held).int()
+
+
+def lying_head(held: Tensors) -> None:
+    held["lm_head.weight"] = held["lm_head.weight"].T
+
+
 def without_common_tokens(s: Set) -> Set:
     """A head for the tokens that are seldom seen: lawful in itself, and of little use."""
     counts = load_file(s.dump / "token_counts.safetensors")["counts"]
@@ -114,6 +130,10 @@ add("map-broken", "d2t is 0, 1, 2, ...", lambda s: foreign(s, tensors=offsets_of
 add("map-other", "map of other data", lambda s: redraft(s, of_other_data), "llama", "qwen3")
 add("map-other", "rows of the head shuffled", lambda s: redraft(s, shuffled_rows), "deepseek_v3")
 add("map-other", "each row one token further", lambda s: redraft(s, one_further))
+add("map-other", "lm_head a row further than its map", lambda s: redraft(s, rows_moved), "qwen3")
+add("map-broken", "ids in 32 bits, one below their own", lambda s: foreign(s, tensors=one_below), depths=FILES)
+add("map-absolute", "ids in 32 bits where offsets belong", lambda s: foreign(s, tensors=absolute_in_32_bits), depths=FILES)
+add("shape-differs", "lm_head lies on its side", lambda s: foreign(s, tensors=lying_head), depths=FILES)
 add("map-coverage", "the common tokens are left out", without_common_tokens, "llama", "qwen3")
 
 

@@ -1,4 +1,4 @@
-"""Faults in a dump: which states it holds, how rows stand to each other, its files, its texts (kinds A, B, D, I, K, M)."""
+"""Faults in a dump: which states it holds, how rows stand to each other, its files, its texts (kinds A, B, D, I, K)."""
 
 from __future__ import annotations
 
@@ -131,11 +131,18 @@ def of_dump(change: Callable[[int, Rows], None]) -> Callable[[Set], Set]:
     return lambda s: redump(s, change).but(given=("target", "draft", "dump"))
 
 
+def copied_text(number: int, rows: Rows) -> None:
+    rows["top1"].copy_(rows["token_ids"].roll(-1))
+
+
 add("pair-shift", "states one position late", of_dump(rolled("states", 1)), *FAMILIES)
 add("pair-shift", "states one position early", of_dump(rolled("states", -1)), "qwen3")
 add("pair-shift", "tokens one position late", of_dump(rolled("token_ids", 1)))
 add("label-shift", "labels one position late", of_dump(both(rolled("teacher", 1), rolled("top1", 1))), "llama", "qwen3")
 add("label-shift", "labels one position early", of_dump(both(rolled("teacher", -1), rolled("top1", -1))), "deepseek_v3")
+add("teacher-norm", "labels' state at half its length", of_dump(lambda number, rows: rows["teacher"].mul_(0.5)), "llama", "deepseek_v3")
+add("label-shift", "stored tokens one position late", of_dump(rolled("top1", 1)), "qwen3")
+add("teacher-layer", "stored tokens are the text's", of_dump(copied_text))
 add("mask-shift", "mask one position late", of_dump(rolled("loss_mask", 1)), "llama", "qwen3")
 add("mask-shift", "mask two positions early", of_dump(rolled("loss_mask", -2)))
 
@@ -153,56 +160,6 @@ def learnt_from_layer_1(s: Set) -> Set:
     made = redump(s, teacher_of(lambda layers: 2)(s))
     train_draft(target_of(s.target), made.dump, s.work / "mistaught-draft", {})
     return s.but(draft=s.work / "mistaught-draft", given=("target", "draft", "data"))
-
-
-# -- M: shares of ranks ------------------------------------------------------------------------------------------
-
-
-def partial(s: Set) -> Set:
-    """Each state lacks half of what its layer's last branch added."""
-    before = recaptured(s, earlier)
-
-    def change(number: int, rows: Rows) -> None:
-        rows["states"].copy_(before[number] + 0.5 * (rows["states"] - before[number]))
-
-    return redump(s, change).but(given=("target", "draft", "dump"))
-
-
-def columns_of_rank_0(number: int, rows: Rows) -> None:
-    width = rows["teacher"].shape[1]
-    for part in rows["states"].split(width, dim=1):
-        part[:, width // 2 :] = 0
-
-
-def rows_of_rank_0(number: int, rows: Rows) -> None:
-    rows["states"][len(rows["states"]) // 2 :] = 0
-
-
-def zig_zag(number: int, rows: Rows) -> None:
-    """Two ranks' blocks (0, 3) and (1, 2) one behind the other."""
-    blocks = rows["states"].clone().tensor_split(4)
-    rows["states"].copy_(torch.cat([blocks[0], blocks[3], blocks[1], blocks[2]]))
-
-
-def decoded_without_context(s: Set) -> Set:
-    """Behind the prompt, blocks of four tokens that see only themselves: what a prefill's gathered keys give in decode."""
-    dump, target = Dump.open(s.dump), target_of(s.target)
-    taps = tuple(Tap.parse(name) for name in names_of(s, lambda taps, num_layers: taps))
-
-    def change(number: int, rows: Rows) -> None:
-        ids = dump.sample(number).token_ids.tolist()
-        blocks = [ids[start : start + 4] for start in range(len(ids) // 2, len(ids), 4)]
-        with torch.no_grad():
-            rows["states"][len(ids) // 2 :] = torch.cat([block.states for block in capture_batch(target, blocks, taps, want_top1=False)])
-
-    return redump(s, change).but(given=("target", "draft", "dump"))
-
-
-add("states-partial", "half of the last branch is missing", partial, "llama", "qwen3")
-add("context-lost", "decoded tokens did not see the prompt", decoded_without_context, "llama")
-add("states-scattered", "half of the columns are empty", of_dump(columns_of_rank_0), *FAMILIES[:2])
-add("states-scattered", "half of the rows are empty", of_dump(rows_of_rank_0), "deepseek_v3")
-add("states-scattered", "rows in two ranks' zig-zag order", of_dump(zig_zag), "llama")
 
 
 # -- I: integrity ------------------------------------------------------------------------------------------------

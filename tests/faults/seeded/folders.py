@@ -107,6 +107,29 @@ def of_other_family(s: Set) -> Set:
     return retarget(s, lambda held: held.update({name: seeded_noise(value, 11) for name, value in held.items() if value.dim() > 1}))
 
 
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22e\nsize 12345\n"
+
+
+def gate_twice(held: Tensors) -> None:
+    held["layers.0.mlp.up_proj.weight"] = held["layers.0.mlp.gate_proj.weight"].clone()
+
+
+def columns_twice(held: Tensors) -> None:
+    first, _, third = held["fc.weight"].chunk(3, dim=1)
+    held["fc.weight"] = torch.cat([first, first, third], dim=1)
+
+
+def of_target(s: Set) -> Set:
+    theirs = load_file(s.target / "model.safetensors")["model.layers.2.self_attn.o_proj.weight"]
+    name = "midlayer.self_attn.o_proj.weight"
+    return redraft(s, lambda held: held.update({name: theirs.to(held[name].dtype)})).but(given=("target", "draft", "data"))
+
+
+def fused(held: Tensors) -> None:
+    attention = "layers.0.self_attn."
+    held[f"{attention}qkv_proj.weight"] = torch.cat([held.pop(f"{attention}{name}_proj.weight") for name in "qkv"])
+
+
 add("config-broken", "no config.json", broken_file("config.json", None), depths=FILES)
 add("config-broken", "config.json cut short", broken_file("config.json", b'{"hidden_size": 64,'), "qwen3", depths=FILES)
 add("config-broken", "a size in words", lambda s: raw_draft(s, {"num_attention_heads": "four"}), depths=FILES)
@@ -130,6 +153,11 @@ add("weights-untrained", "fc at random", lambda s: redraft(s, at_random("fc.weig
 for part in ("self_attn.o_proj", "mlp.up_proj"):
     add("weights-untrained", f"{part} at random", lambda s, part=part: redraft(s, at_random(f"midlayer.{part}.weight", 0.1)))
 add("keys-differ", "biases that are said to be there", lambda s: foreign(s, config=layer(attention_bias=True)), depths=FILES)
+add("weights-untrained", "gate_proj under both names", lambda s: foreign(s, tensors=gate_twice), "llama", "qwen3", depths=FILES)
+add("weights-untrained", "one slot's columns of fc in two slots", lambda s: redraft(s, columns_twice), "deepseek_v3", depths=FILES)
+add("weights-untrained", "o_proj of a layer of the target", of_target, "llama")
+add("weights-broken", "a pointer where the weights belong", broken_file("model.safetensors", POINTER), "qwen3", depths=FILES)
+add("keys-differ", "q, k and v in one tensor", lambda s: foreign(s, tensors=fused), depths=FILES)
 add("weights-untrained", "o_proj all zero", lambda s: redraft(s, constant("midlayer.self_attn.o_proj.weight", 0.0)), "qwen3")
 add("weights-untrained", "down_proj all zero", lambda s: redraft(s, constant("midlayer.mlp.down_proj.weight", 0.0)))
 

@@ -22,7 +22,7 @@ from seeded.edits import (
 )
 from seeded.figures import drifting_log, saved, vllm_metrics
 from seeded.registry import FILES, REPLAY
-from seeded.served import loaded_log, report_json, updated_log, waves
+from seeded.served import BENCHMARK, TABLE, loaded_log, report_json, updated_log, waves
 from seeded.sets import FAMILIES, SWITCHES, Set, make_dump, own_answers, train_draft, write_chats
 
 
@@ -151,6 +151,15 @@ def good_figures(s: Set) -> Set:
     return s.but(metrics=saved(s, "m.txt", vllm_metrics(1000, 3000, 1440, (760, 440, 240))), given=())
 
 
+def benchmark(s: Set, text: str) -> Set:
+    return s.but(metrics=saved(s, "b.txt", text), given=())
+
+
+def alone(s: Set) -> Set:
+    """Without chats of its own the draft is replayed on prompts that are strange to it: whatever helps there, it was not trained so."""
+    return s.but(given=("target", "draft"))
+
+
 def steady_log(s: Set) -> Set:
     return s.but(log=saved(s, "server.log", drifting_log(2.41, 2.40)), given=())
 
@@ -213,6 +222,11 @@ HEALTHY = (
     Healthy("d2t in 32 bits", map_in_int32, ("qwen3",)),
     Healthy("theta in the old schema too", old_rope_keys),
     Healthy("good figures of vLLM", good_figures, depths=FILES, verdicts=("healthy", "inconclusive")),
+    Healthy(
+        "a benchmark's JSON of vLLM", lambda s: benchmark(s, report_json(**BENCHMARK)), depths=FILES, verdicts=("healthy", "inconclusive")
+    ),
+    Healthy("a benchmark's table of vLLM", lambda s: benchmark(s, TABLE), depths=FILES, verdicts=("healthy", "inconclusive")),
+    Healthy("alone with its target", alone, ("qwen3", "deepseek_v3"), verdicts=("healthy", "weak-draft")),
     Healthy("a steady log", steady_log, depths=FILES, verdicts=("healthy", "inconclusive")),
     Healthy("a log under changing load", busy_log, depths=FILES, verdicts=("healthy", "inconclusive")),
     Healthy("a log with an update that changes nothing", updated, depths=FILES, verdicts=("healthy", "inconclusive")),

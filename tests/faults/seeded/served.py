@@ -45,6 +45,41 @@ add(
     reported("m.json", report_json(num_drafts=100, num_accepted_tokens=144, num_draft_tokens=300, mean_acceptance_length=1.44)),
     depths=FILES,
 )
+BENCHMARK = {
+    "spec_decode_acceptance_rate": 48.0,
+    "spec_decode_acceptance_length": 2.44,
+    "spec_decode_num_drafts": 1000,
+    "spec_decode_draft_tokens": 3000,
+    "spec_decode_accepted_tokens": 1440,
+    "spec_decode_per_position_acceptance_rates": [0.76, 0.44, 0.24],
+}
+TABLE = """---------------Speculative Decoding---------------
+Acceptance rate (%):                     48.00
+Acceptance length:                       2.44
+Drafts:                                  1000
+Draft tokens:                            3000
+Accepted tokens:                         1440
+Per-position acceptance (%):
+  Position 0:                            76.00
+  Position 1:                            44.00
+  Position 2:                            24.00
+"""
+ITERATION = {"specDecodingStats": {"numDraftTokens": 300, "numAcceptedTokens": 420, "acceptanceLength": 2.4}}
+
+add(
+    "metric-definition",
+    "a benchmark's length without the target's token",
+    reported("b.json", report_json(**BENCHMARK | {"spec_decode_acceptance_length": 1.44})),
+    depths=FILES,
+)
+add("metric-definition", "a benchmark's table with a token too many", reported("b.txt", TABLE.replace("2.44", "3.44")), depths=FILES)
+add("metric-impossible", "more accepted than proposed, in other words", reported("t.json", report_json(**ITERATION)), depths=FILES)
+add(
+    "metric-impossible",
+    "a rate that is not accepted of proposed",
+    reported("b.json", report_json(**BENCHMARK | {"spec_decode_acceptance_rate": 88.0})),
+    depths=FILES,
+)
 add(
     "metric-definition",
     "a length with one token too many",

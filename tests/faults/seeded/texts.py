@@ -11,7 +11,7 @@ import torch
 from eyas.data.chats import Chat
 from eyas.files import sha256_text
 from seeded.dumps import of_dump, target_of
-from seeded.edits import Rows, copied, redraft, redump, replace_bytes, retarget, set_keys
+from seeded.edits import Rows, copied, redraft, redump, replace_bytes, retarget, rolled, set_keys
 from seeded.figures import saved, vllm_metrics
 from seeded.registry import FILES, add, fault
 from seeded.sets import FAMILIES, Set, load, make_dump, write_chats
@@ -105,6 +105,16 @@ def without_bos(s: Set) -> Set:
     return redump(made, wiring={"chat_template_hash": here}).but(given=("target", "dump"))
 
 
+@fault("template-differs", "texts lack the system prompt that the served template adds", "llama")
+def without_system_prompt(s: Set) -> Set:
+    made = retarget(s)
+    path = made.target / "chat_template.jinja"
+    added = "{% if messages[0].role != 'system' %}{{ '<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n' }}{% endif %}"
+    replace_bytes(path, (added + path.read_text()).encode())
+    here = sha256_text(path.read_text())
+    return redump(made, wiring={"chat_template_hash": here}).but(given=("target", "dump"))
+
+
 @fault("data-broken", "a role that the template refuses, in one chat of twenty", "qwen3", depths=FILES)
 def rare_roles(s: Set) -> Set:
     lines = s.data.read_text().splitlines()
@@ -114,9 +124,15 @@ def rare_roles(s: Set) -> Set:
     return s.but(data=path, given=("target", "data"))
 
 
+def at_random(mask: torch.Tensor) -> torch.Tensor:
+    return (torch.rand(mask.shape, generator=torch.Generator().manual_seed(len(mask))) < 0.5).to(mask.dtype)
+
+
 add("mask-rule", "everything is marked as answer", masked(torch.ones_like), "llama", "deepseek_v3")
 add("mask-rule", "the questions are marked", masked(lambda mask: 1 - mask), "qwen3")
 add("mask-rule", "nothing is marked", masked(torch.zeros_like))
+add("mask-rule", "half of everything is marked, at random", masked(at_random))
+add("mask-shift", "mask two positions late", of_dump(rolled("loss_mask", 2)), "qwen3")
 add("template-differs", "served with an empty thought", other_template, "llama", "qwen3", depths=FILES)
 add("tokenizer-differs", "tokens exchanged", other_tokenizer, "llama", "deepseek_v3", depths=FILES)
 
@@ -150,9 +166,37 @@ def course(**columns: Callable[[int], float]) -> Callable[[Set], Set]:
     return record(*({"step": 10 * row, **{name: value(row) for name, value in columns.items()}} for row in range(40)))
 
 
+def written(name: str, text: str) -> Callable[[Set], Set]:
+    """A history in a form of its own."""
+
+    def plant(s: Set) -> Set:
+        folder = copied(s.draft, s.work)
+        (folder / name).write_text(text)
+        return s.but(draft=folder, given=("target", "draft"))
+
+    return plant
+
+
+table_of_losses = "step,loss,lr\n" + "".join(f"{10 * row},{2.0 + 0.1 * row},0.0001\n" for row in range(40))
+printed_losses = "".join(f"step {10 * row} | loss {'nan' if row > 20 else 2.0 - 0.01 * row} | lr 1e-4\n" for row in range(40))
 add("train-record", "the loss rises", course(loss=lambda row: 2.0 + 0.02 * row, learning_rate=lambda row: 1e-4), depths=FILES)
 add("train-record", "no gradient arrives", course(loss=lambda row: 2.0, grad_norm=lambda row: 0.0), "qwen3", depths=FILES)
 add("train-record", "a rate of nothing", course(loss=lambda row: 2.0 - 0.01 * row, learning_rate=lambda row: 0.0), depths=FILES)
+add(
+    "train-record",
+    "a gradient that grows without end",
+    course(loss=lambda row: 2.0, grad_norm=lambda row: 1.0 if row < 20 else 1e5),
+    depths=FILES,
+)
+add("train-record", "a loss of nearly nothing", course(loss=lambda row: 2.0 if row < 3 else 1e-4), "qwen3", depths=FILES)
+add("train-record", "a table that diverges", written("loss.csv", table_of_losses), depths=FILES)
+add("train-record", "printed lines with a loss of NaN", written("train.log", printed_losses), "qwen3", depths=FILES)
+add(
+    "train-record",
+    "an accuracy above 1 in a file of another name",
+    written("eval_history.json", '[{"eval/acc_0": 0.5}, {"eval/acc_0": 1.4}]'),
+    depths=FILES,
+)
 add("train-steps", "trained for no step at all", lambda s: no_steps(s), depths=FILES)
 
 

@@ -206,9 +206,9 @@ def _untrained(exam: Examination) -> Outcome:
 
 
 def _without(exam: Examination) -> Outcome:
-    from eyas.doctor.replay.untrained import try_noise
+    from eyas.doctor.replay.untrained import try_parts
 
-    return try_noise(exam)
+    return try_parts(exam)
 
 
 def _loads(exam: Examination) -> Outcome:
@@ -303,9 +303,9 @@ HYPOTHESES = (
     Hypothesis(
         "weights-untrained",
         "replay",
-        "a matrix is as it was initialised",
+        "a matrix is as it was initialised, or of another training",
         ("draft", "replay"),
-        "look for matrices like fresh noise, put other noise in their place, and measure",
+        "put other noise in the place of matrices like noise, leave out branch by branch, and measure",
         "the draft does not miss one of them",
         _without,
         prior=0.3,

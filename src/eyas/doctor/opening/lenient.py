@@ -144,7 +144,8 @@ def stand_ins(exam: Examination, config: DraftConfig) -> tuple[dict[str, torch.T
 
     generator = torch.Generator().manual_seed(0)
     found: dict[str, torch.Tensor] = {}
-    notes, missing = [], []
+    notes: list[str] = []
+    missing = []
     for name, shape in wanted_shapes(config, "the draft's config").items():
         tensor = exam.tensors.get(name)
         if tensor is not None and tensor.shape == shape and name not in ("d2t", "t2d"):

@@ -12,6 +12,7 @@ from eyas.doctor.hypothesis import Fault, Slot
 from eyas.doctor.replay.measuring import Result, compare, measure
 from eyas.doctor.replay.subject import Subject, reverted
 from eyas.doctor.replay.texts import evidence_of
+from eyas.draft.config import DraftConfig
 from eyas.errors import UserError
 from eyas.evaluate.infer.evidence import Evidence
 from eyas.taps import Tap
@@ -124,8 +125,9 @@ def set_up(exam: Examination) -> Bench | None:
     if target is None:
         return None
     try:
+        config, tensors = _weights(exam)  # before texts are run: what is wrong with them costs nothing to see
         evidence = evidence_of(exam)
-        subject = _subject(exam, evidence)
+        subject = Subject(config, tensors, _taps(exam, config.num_taps, evidence))
         bench = Bench(exam, subject, target, evidence)
         if bench.num_rows < _FEWEST:
             raise UserError(f"only {bench.num_rows} rows of text, and fewer than {_FEWEST} decide nothing")
@@ -139,7 +141,7 @@ def set_up(exam: Examination) -> Bench | None:
     return bench
 
 
-def _subject(exam: Examination, evidence: Evidence) -> Subject:
+def _weights(exam: Examination) -> tuple[DraftConfig, dict[str, torch.Tensor]]:
     from eyas.doctor.opening.lenient import lenient_config, stand_ins
 
     assert exam.parts is not None
@@ -148,7 +150,7 @@ def _subject(exam: Examination, evidence: Evidence) -> Subject:
         raise UserError("the draft was made for a target of other sizes", got=config.target_hidden_size, allowed=exam.parts.hidden_size)
     tensors, more = stand_ins(exam, config)
     exam.notes += [*notes, *more]
-    return Subject(config, tensors, _taps(exam, config.num_taps, evidence))
+    return config, tensors
 
 
 def _taps(exam: Examination, count: int, evidence: Evidence) -> tuple[Tap, ...]:

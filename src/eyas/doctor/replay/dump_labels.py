@@ -12,6 +12,7 @@ import torch
 
 from eyas.capture.forward import capture_batch
 from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, percent, ruled_out, untestable
+from eyas.doctor.replay.dump_tokens import stored_tokens
 from eyas.doctor.replay.samples import RawSample
 from eyas.taps import Tap
 from eyas.targets.target import Target
@@ -57,7 +58,8 @@ def _by_states(exam: Examination, target: Target, samples: Sequence[RawSample]) 
     exam.measured["dump_labels"] = medians
     nearest = dict(sorted(medians.items(), key=lambda item: item[1])[:4])
     if best == right or medians[right] < 0.02:
-        return ruled_out(f"the labels' state is {right} (distance {medians[right]:.2g})", **nearest)
+        wrong = _of_other_length(target, samples, medians[right]) or stored_tokens(target, samples)
+        return wrong or ruled_out(f"the labels' state is {right} (distance {medians[right]:.2g})", **nearest)
     if medians[best] < 0.5 * medians[right] and medians[best] < 0.3:
         text = f"the labels' state is {best} (distance {medians[best]:.2g}), not {right} ({medians[right]:.2g})"
         code = "label-shift" if "rows" in best else "teacher-norm" if "norm" in best and "layer" not in best else "teacher-layer"
@@ -66,8 +68,26 @@ def _by_states(exam: Examination, target: Target, samples: Sequence[RawSample]) 
     return confirmed(Fault("teacher-layer", "dump", (Evidence(text, nearest),), _AGAIN, 0.82, shadow=("target-changed",), covers=_FOLLOWS))
 
 
+def _of_other_length(target: Target, samples: Sequence[RawSample], distance: float) -> Outcome | None:
+    """The right direction in another length: the head's logits, and with them the soft labels, are as much too sharp or too flat."""
+    factors, errors = [], []
+    for sample in samples:
+        assert sample.teacher is not None
+        right_TH = _candidates(target, sample)[FINAL if sample.normed else PRENORM]
+        factor_T = (sample.teacher.float() * right_TH).sum(-1) / right_TH.square().sum(-1).clamp_min(1e-12)
+        scaled_TH = right_TH * factor_T[:, None]
+        factors.append(factor_T)
+        errors.append((sample.teacher.float() - scaled_TH).norm(dim=-1) / scaled_TH.norm(dim=-1).clamp_min(1e-9))
+    factor, error = float(torch.cat(factors).median()), float(torch.cat(errors).median())
+    if abs(factor - 1) < _SAME_LENGTH or error > 0.5 * distance:
+        return None
+    text = f"the labels' state is the right one, {factor:.3g} times as long (distance {error:.2g} beside {distance:.2g} as it is)"
+    return confirmed(Fault("teacher-norm", "dump", (Evidence(text, {"factor": factor}),), _AGAIN, 0.9, verified=True, covers=_FOLLOWS))
+
+
 FINAL, PRENORM = "the state after the final norm", "the last state before the final norm"
 _COMPARED = 6
+_SAME_LENGTH = 0.05
 _FOLLOWS = ("dump-other-rows",)
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
     from eyas.doctor.replay.samples import RawSample
 
+_APART = 0.25  # between the shares of answers and of all else: less tells nothing apart
 _REACH = 4  # positions beside an answer in which its mask is looked for
 _PREPARE = "prepare the chats again with Eyas (eyas data prepare --show 3 prints tokens and mask), and train on that"
 Span = tuple[int, int]
@@ -75,7 +76,7 @@ def _judge(samples: Sequence[RawSample], spans: Sequence[tuple[RawSample, Span]]
         text = f"the mask begins and ends {abs(first)} token(s) {where} the answer in {count} of {len(spans)} answers"
         remedy = f"move the mask by {-first:+d}; or prepare the chats again with Eyas"
         return confirmed(Fault("mask-shift", "dump", (Evidence(text, numbers),), remedy, 0.9, covers=covers))
-    if inside / length < 0.3 or beside > 0.6:
+    if inside / length < 0.3 or beside > 0.6 or inside / length - beside < _APART:
         text = f"{percent(inside / length)} of the answers' tokens are marked, and {percent(beside)} of all others"
         return confirmed(Fault("mask-rule", "dump", (Evidence(text, numbers),), _PREPARE, 0.88, covers=covers))
     if inside / length < 0.7 or beside > 0.2:
@@ -89,7 +90,9 @@ def _offset(mask: torch.Tensor, span: Span) -> tuple[int | None, int | None]:
     near = mask[low : span[1] + _REACH + 1].nonzero().flatten()
     if not len(near):
         return None, None
-    return int(near[0]) + low - span[0], int(near[-1]) + low - span[1]
+    first, last = int(near[0]) + low - span[0], int(near[-1]) + low - span[1]
+    cut_off = last < first > 1 and span[1] + last == len(mask) - 1  # moved beyond the end of its text; by one only, a rule may do it
+    return first, first if cut_off else last
 
 
 def marks_of(exam: Examination) -> tuple[list[int] | None, frozenset[int]]:

@@ -121,7 +121,8 @@ def _faults(slots: Sequence[SlotVerdict], bad: Sequence[SlotVerdict]) -> Outcome
         )
     codes = {slot.slot: _code(slot) for slot in bad}
     if "states-partial" in codes.values():  # behind the embedding, which is short, a share of the first layer looks like a scale
-        codes = {number: "states-partial" if code == "norm-state" else code for number, code in codes.items()}
+        unclear = {slot.slot for slot in bad if codes[slot.slot] == "norm-state" or slot.verdict == "unknown"}  # or like nothing
+        codes = {number: "states-partial" if number in unclear else code for number, code in codes.items()}
     faults = [
         Fault(
             codes[slot.slot],

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from eyas.doctor.hypothesis import Outcome, ruled_out
+from eyas.doctor.hypothesis import Outcome, ruled_out, untestable
 from eyas.doctor.replay.trial import Option, bench_of, try_options
 
 if TYPE_CHECKING:
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 
 # Causes that weights alone show: the replay only proves them.
+_MAP = ("map-other", "map-absolute", "map-broken", "map-missing")
+_HEAD = ("head-missing", "head-foreign", "weights-untrained")
 _STATIC = ("head-missing", "weights-untrained", "weights-not-finite", "weights-broken", "tie-flag")
 
 
@@ -23,6 +25,8 @@ def try_head(exam: Examination) -> Outcome:
     subject = bench.subject
     if subject.config.lm_head_source == "target" or subject.config.hidden_size != bench.target.hidden_size:
         return ruled_out("the draft shares the target's head, or is of another width")
+    if exam.suspects(*_MAP) and not exam.suspects(*_HEAD) and subject.tensors["d2t"] is bench.given.tensors["d2t"]:
+        return untestable("the map comes first: under a wrong one any rows of the target are better than the head's own")
     ids = subject.ids.clamp(0, subject.config.vocab_size - 1)
     rows = bench.target.head_rows(ids).float()
     own = subject.tensors.get("lm_head.weight", subject.tensors.get("embed_tokens.weight"))
@@ -30,7 +34,7 @@ def try_head(exam: Examination) -> Outcome:
     options = [Option("the target's rows as lm_head", subject.having({"lm_head.weight": rows}, lm_head_source="draft"), remedy)]
     if own is not None and own.shape == rows.shape:
         options += _halves(subject, own, rows, remedy)
-    suspected = exam.suspects("head-missing", "head-foreign", "weights-untrained", "tie-flag")
+    suspected = exam.suspects(*_HEAD, "tie-flag")
     return try_options(exam, "head-foreign", options, suspected=suspected, shadow=_STATIC)
 
 

@@ -1,10 +1,15 @@
 """A subject measured on rows of real text: right or wrong, and how likely it finds the target's own token.
 
+Rows of one text are not independent: an answer that goes in circles repeats one row's luck many times. So what is beyond chance
+is reckoned over blocks of neighbouring rows (cluster-robust standard errors: Liang and Zeger 1986).
+
 Legend: B texts, T positions, R rows, N rows that count, D hidden size of the draft, V draft vocabulary.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +23,9 @@ from eyas.evaluate.infer.measure import p_value
 from eyas.targets.target import Target
 
 _HEAD_ROWS = 512
+_GAIN, _LARGE_GAIN = 0.015, 0.15  # in accuracy
+_LARGE_NATS, _FAR_LIKELIER = 0.3, 1.0
+_BLOCK = 32  # rows of one text that count as one draw
 Unroll = Callable[[Eagle3Draft, torch.Tensor, torch.Tensor, torch.Tensor], list[torch.Tensor]]
 
 
@@ -25,13 +33,14 @@ Unroll = Callable[[Eagle3Draft, torch.Tensor, torch.Tensor, torch.Tensor], list[
 class Result:
     """One step over N rows. hits: right or not; log_prob: of the label, -inf-free (unknown tokens count as 1 in 2·V).
 
-    rows: the row of lm_head that the draft prefers; label: the target's token.
+    rows: the row of lm_head that the draft prefers; label: the target's token. block: which rows are neighbours in one text.
     """
 
     hits: torch.Tensor
     log_prob: torch.Tensor
     rows: torch.Tensor
     label: torch.Tensor
+    block: torch.Tensor
 
     @property
     def accuracy(self) -> float:
@@ -65,7 +74,10 @@ def measure(
     draft = _module(subject, target)
     places = [evidence.taps.index(tap) for tap in subject.taps]
     found: list[list[Result]] = [[] for _ in range(num_steps)]
+    first_text = 0
     for batch in batches:
+        block_BR = _blocks(batch, first_text)
+        first_text += len(block_BR)
         states = [batch.states[place] for place in places]
         states = [target.norm(state) if slot in subject.normed else state for slot, state in enumerate(states)]
         states_BTS = torch.cat(states, dim=-1).roll(subject.shift, dims=1).float()
@@ -75,11 +87,17 @@ def measure(
         labels = ((batch.label_BR, batch.valid_BR), (batch.next_label_BR, batch.next_valid_BR))
         for step in range(num_steps):
             label_BR, valid_BR = labels[step]
-            found[step].append(_judge(draft, subject, outputs[step][valid_BR], label_BR[valid_BR]))
+            found[step].append(_judge(draft, subject, outputs[step][valid_BR], label_BR[valid_BR], block_BR[valid_BR]))
     return [_joined(parts) for parts in found]
 
 
-def _judge(draft: Eagle3Draft, subject: Subject, output_ND: torch.Tensor, label_N: torch.Tensor) -> Result:
+def _blocks(batch: Batch, first_text: int) -> torch.Tensor:
+    """A number [B, R] that rows of one text share with their neighbours."""
+    text_B1 = first_text + torch.arange(len(batch.row_BR))[:, None]
+    return text_B1 * (1 << 20) + batch.row_BR // _BLOCK
+
+
+def _judge(draft: Eagle3Draft, subject: Subject, output_ND: torch.Tensor, label_N: torch.Tensor, block_N: torch.Tensor) -> Result:
     ids_V = subject.ids
     size = subject.config.vocab_size
     row_of = torch.full((size,), -1, dtype=torch.long)
@@ -94,11 +112,12 @@ def _judge(draft: Eagle3Draft, subject: Subject, output_ND: torch.Tensor, label_
         rows.append(logits_CV.argmax(-1))
         log_prob.append(torch.where(place >= 0, known, floor))
     rows_N = torch.cat(rows)
-    return Result(ids_V[rows_N] == label_N, torch.nan_to_num(torch.cat(log_prob), nan=-50.0, neginf=-50.0), rows_N, label_N)
+    found_N = torch.nan_to_num(torch.cat(log_prob), nan=-50.0, neginf=-50.0)
+    return Result(ids_V[rows_N] == label_N, found_N, rows_N, label_N, block_N)
 
 
 def _joined(parts: list[Result]) -> Result:
-    return Result(*(torch.cat([getattr(part, name) for part in parts]) for name in ("hits", "log_prob", "rows", "label")))
+    return Result(*(torch.cat([getattr(part, item.name) for part in parts]) for item in dataclasses.fields(Result)))
 
 
 @dataclass(frozen=True)
@@ -112,24 +131,46 @@ class Comparison:
     p: float
     z: float
 
-    def decisive(self, suspected: bool, least: float = 0.015, trained: bool = False) -> bool:
+    def decisive(self, suspected: bool, *, trained: bool = False, proven: bool = True) -> bool:
         """Beyond chance and worth a fix. Where another test already spoke for it, chance alone is asked.
 
-        A draft that was `trained` well is at its best as it was trained, so a smaller gain tells, if every row speaks for it.
+        trained: the draft is good as it is. Such a one is at its best as it was trained, so a smaller gain tells, if every row
+        speaks for it. proven: these texts are of the kind that it was trained for. If they are not, any change may do some good, and
+        only a large gain tells, in hits and in probability.
         """
         if trained and self.gain >= 0.01 and self.z >= 4.5 and self.p <= 0.02:
             return True
         if suspected and self.p <= 0.02 and self.z >= 3 and self.gain > 0:
             return True
-        clear = self.p <= 5e-4 and self.z >= 4 and self.gain >= max(least, 0.04 * self.before)
         lost = self.before < 0.25 and self.nats >= 0.4 and self.z >= 8 and self.gain >= 0  # so bad that few rows turn right by one fix
-        return clear or lost
+        far = proven and self.nats >= _FAR_LIKELIER and self.z >= 10 and self.gain >= 0  # no draft is so badly calibrated
+        if not proven:
+            return lost or (self.p <= 5e-4 and self.z >= 4 and self.gain >= _LARGE_GAIN and self.nats >= _LARGE_NATS)
+        return lost or far or (self.p <= 5e-4 and self.z >= 4 and self.gain >= max(_GAIN, 0.04 * self.before))
 
 
 def compare(after: Result, before: Result) -> Comparison:
-    gain_N = (after.log_prob - before.log_prob).double().clamp(-20, 20)
-    spread = float(gain_N.std()) if len(gain_N) > 1 else 0.0
-    nats = float(gain_N.mean()) if len(gain_N) else 0.0
-    z = nats / (spread / len(gain_N) ** 0.5) if spread > 0 else 0.0
-    p = p_value(after.hits, before.hits)
-    return Comparison(before.accuracy, after.accuracy, after.accuracy - before.accuracy, nats, p, z)
+    """p and z are those of blocks of rows, or of single rows where these say less."""
+    nats_N = (after.log_prob - before.log_prob).double().clamp(-20, 20)
+    gain_N = after.hits.double() - before.hits.double()
+    p = max(p_value(after.hits, before.hits), 0.5 * math.erfc(_sigmas(gain_N, after.block) / math.sqrt(2)))
+    return Comparison(
+        before=before.accuracy,
+        after=after.accuracy,
+        gain=after.accuracy - before.accuracy,
+        nats=float(nats_N.mean()) if len(nats_N) else 0.0,
+        p=p,
+        z=_sigmas(nats_N, after.block),
+    )
+
+
+def _sigmas(value_N: torch.Tensor, block_N: torch.Tensor) -> float:
+    """The mean in its own standard errors: the larger of that over rows and that over blocks."""
+    if len(value_N) < 2:
+        return 0.0
+    mean = value_N.mean()
+    _, place_N = block_N.unique(return_inverse=True)
+    rest_N = value_N - mean
+    of_blocks = torch.zeros(int(place_N.max()) + 1, dtype=torch.double).index_add_(0, place_N, rest_N).square().sum()
+    error = float(torch.maximum(of_blocks, rest_N.square().sum()).sqrt() / len(value_N))
+    return float(mean) / error if error > 0 else 0.0

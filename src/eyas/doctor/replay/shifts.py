@@ -12,7 +12,7 @@ import torch
 
 from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, percent, ruled_out
 from eyas.doctor.replay.measuring import compare, measure
-from eyas.doctor.replay.trial import LEARNT, Option, bench_of, try_options, unmended, weight_of
+from eyas.doctor.replay.trial import LEARNT, Option, bench_of, is_proven, try_options, unmended, weight_of
 from eyas.draft.model import Eagle3Draft
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def try_steps(exam: Examination) -> Outcome:
             continue
         tried[words] = won = compare(measure(bench.subject, bench.target, bench.evidence, bench.evidence.first, 2, steps)[1], base)
         if (
-            won.decisive(False)
+            won.decisive(False, proven=is_proven(exam, first.accuracy))
             and (best is None or won.after > tried[best].after)
             and won.after > max(1.1 * won.before, LEARNT * first.accuracy)
         ):

@@ -10,7 +10,7 @@ from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, percent,
 from eyas.doctor.replay.bench import Bench
 from eyas.doctor.replay.measuring import Comparison, compare
 from eyas.doctor.replay.subject import Subject
-from eyas.doctor.replay.trial import bench_of, weight_of, well_trained
+from eyas.doctor.replay.trial import bench_of, is_proven, weight_of, well_trained
 from eyas.errors import UserError
 from eyas.evaluate.infer.project import FastScore
 from eyas.evaluate.infer.search import EMPTY, Point, neighbours, search
@@ -61,7 +61,8 @@ def _chosen(exam: Examination, bench: Bench, found: Searched) -> Subject:
     if recorded is None or recorded in (found.subject.taps, best.taps):
         return best
     own = replace(found.subject, taps=recorded)
-    return best if compare(bench.results(best)[0], bench.results(own)[0]).decisive(False) else own
+    won = compare(bench.results(best)[0], bench.results(own)[0])
+    return best if won.decisive(False, proven=is_proven(exam, won.after)) else own
 
 
 def _whole(point: Point) -> bool:
@@ -143,7 +144,7 @@ def _measured(exam: Examination, bench: Bench, other: Subject) -> Outcome:
     declared = format_taps(subject.taps)
     code = code_of(subject.taps, taps)
     spoken_for = exam.suspects("taps-other", "taps-shifted", "slot-order", "taps-impossible", "taps-undeclared", "files-mixed")
-    if not won.decisive(spoken_for) and not (code in _USUAL and _surely(exam, won)):
+    if not won.decisive(spoken_for, proven=is_proven(exam, won.after)) and not (code in _USUAL and _surely(exam, won)):
         text = f"{format_taps(taps)}: right on {percent(won.after)} of the rows, {declared}: {percent(won.before)}; not decisively more"
         return ruled_out(text, after=won.after, before=won.before, p=won.p, nats=won.nats, z=won.z)
     text = (

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from eyas.data.chats import read_chats
 from eyas.data.render import ChatRenderer, SkippedChat
 from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, percent, ruled_out, suspected, untestable
+from eyas.doctor.replay.beginnings import check_beginnings
 from eyas.errors import UserError
 from eyas.evaluate.answers import spread
 from eyas.targets.loading import load_stop_ids, load_tokenizer, tokenizer_hash
@@ -142,6 +143,9 @@ def check_rendering(exam: Examination) -> Outcome:
     if len(without) > 0.5 * len(samples):
         text = f"in {len(without)} of {len(samples)} texts the tokens with which the template opens an answer are not found"
         return confirmed(Fault("template-differs", "dump", (Evidence(text),), _RENDER, 0.6))
+    other = check_beginnings(target.tokenizer, samples, _RENDER)
+    if other is not None:
+        return other
     thoughts = sum(any(mark in target.tokenizer.decode(sample.token_ids) for mark in _THOUGHTS) for sample in samples)
     text = f"{len(samples) - len(without)} of {len(samples)} texts have an answer where the template opens one; {thoughts} hold a thought"
     return ruled_out(text, thoughts=thoughts)

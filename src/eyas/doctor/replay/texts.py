@@ -31,6 +31,7 @@ _SEARCH_ROWS = 384
 _PROMPTS, _NEW_TOKENS, _BATCH = 48, 96, 16
 _BATCH_TOKENS = 2048
 _CHATS = 400
+MADE_UP = "held-out prompts, answered by the target"  # for want of chats: few targets and drafts were trained on such
 _HELD_OUT = Path(__file__).parents[2] / "data" / "prompts" / "heldout.jsonl"
 
 
@@ -54,6 +55,7 @@ def texts_of(exam: Examination, target: Target) -> list[Text]:
     good = [text for text in texts if text.num_scored_rows and max(text.token_ids) < target.vocab_size and min(text.token_ids) >= 0]
     if good:
         return good
+    exam.measured["texts_from"] = MADE_UP
     return _answered(target, _HELD_OUT)
 
 

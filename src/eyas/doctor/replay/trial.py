@@ -11,6 +11,7 @@ from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, percent,
 from eyas.doctor.replay.bench import Bench
 from eyas.doctor.replay.measuring import Comparison, compare
 from eyas.doctor.replay.subject import Subject
+from eyas.doctor.replay.texts import MADE_UP
 
 if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
@@ -62,7 +63,8 @@ def try_options(
     hopeful = _screened(bench, options, step)
     tried = {option.what: compare(bench.results(option.subject, step + 1)[step], before[step]) for option in hopeful}
     trained = factor == 1.0 and well_trained(exam, before[0].accuracy)
-    good = [option for option in hopeful if tried[option.what].decisive(suspected, trained=trained)]
+    proven = {what: is_proven(exam, item.after if step == 0 else before[0].accuracy) for what, item in tried.items()}
+    good = [option for option in hopeful if tried[option.what].decisive(suspected, trained=trained, proven=proven[option.what])]
     good = [option for option in good if tried[option.what].after >= max(least, factor * tried[option.what].before)]
     figures = {what: round(item.after, 4) for what, item in tried.items()}
     if not good:
@@ -77,7 +79,7 @@ def try_options(
     won = tried[best.what]
     which = "" if step == 0 else f" at step {step}"
     text = f"{best.what}: with the fix, accuracy{which} {percent(won.before)} -> {percent(won.after)} on {len(before[step].hits)} rows"
-    numbers = {"before": won.before, "after": won.after, "nats": won.nats, "p": won.p, "tried": figures}
+    numbers = {"before": won.before, "after": won.after, "nats": won.nats, "p": won.p, "z": won.z, "tried": figures}
     evidence = (Evidence(text, numbers),)
     fault = Fault(best.code or code, "draft", evidence, best.remedy, weight_of(won), verified=True, shadow=shadow)
     bench.adopt(best.subject, fault)
@@ -108,4 +110,13 @@ def _screened(bench: Bench, options: Sequence[Option], step: int) -> list[Option
 
 def well_trained(exam: Examination, accuracy: float) -> bool:
     """Whether the draft beats a table of which token follows which by more than a little: a weak one may gain by any change."""
-    return accuracy >= float(exam.measured.get("pair_table_accuracy", 1.0)) + _TRAINED
+    return _beats_pairs(exam, accuracy - _TRAINED)
+
+
+def is_proven(exam: Examination, accuracy: float) -> bool:
+    """Whether such an accuracy shows what the draft was trained for: on texts that were made up for want of others, few show it."""
+    return exam.measured.get("texts_from") != MADE_UP or _beats_pairs(exam, accuracy)
+
+
+def _beats_pairs(exam: Examination, accuracy: float) -> bool:
+    return accuracy >= float(exam.measured.get("pair_table_accuracy", 1.0))

@@ -1,7 +1,11 @@
-"""Matrices that look like fresh noise, put to the test: other noise in their place does no worse, if nothing in them was trained.
+"""Weights that are not those of the training, put to the test.
 
-What was trained is not to be had by chance: with other numbers of the same spread the draft loses. A draft that has hardly
-been trained, whose parts are all like that, is weak and not damaged, so one part must stand out.
+A matrix that looks like fresh noise: other noise in its place does no worse, if nothing in it was trained. What was trained is not
+to be had by chance: with other numbers of the same spread the draft loses. A draft that has hardly been trained, whose parts are
+all like that, is weak and not damaged, so one part must stand out.
+
+A branch with a matrix from elsewhere (another layer, another training): the draft is far better without that branch. What was
+trained together helps.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, percent,
 from eyas.doctor.noise import untrained_parts
 from eyas.doctor.replay.bench import Bench
 from eyas.doctor.replay.measuring import compare
+from eyas.doctor.replay.subject import Subject
 from eyas.doctor.replay.trial import bench_of, unmended
 
 if TYPE_CHECKING:
@@ -21,23 +26,56 @@ if TYPE_CHECKING:
 
 _DRAWS = 6
 _MISSED = -0.02  # nats: so much worse is what no draw comes near
+_HARM, _HARM_SIGMAS, _HARM_CHANCE = 0.05, 6.0, 1e-4
 _RESTORE = "restore this tensor from the checkpoint that was trained; if there is none, the draft must be trained"
 # Behind an fc of noise one choice of states is as good as another, and some are better by chance.
 _LOOKS_LIKE = ("taps-other", "taps-shifted", "slot-order", "map-other", "head-foreign", "norm-placement", "norm-state", "half-order")
 
 
-def try_noise(exam: Examination) -> Outcome:
+def try_parts(exam: Examination) -> Outcome:
+    """First the matrices that look like noise, then the branches."""
     bench = bench_of(exam)
     if unmended(exam) or exam.suspects("target-changed", "other-target"):
         return untestable("the draft is broken otherwise: whatever stands in its parts, it does no better")
     names = untrained_parts({name: tensor for name, tensor in exam.tensors.items() if name in bench.subject.tensors})
-    if not names:
-        return ruled_out("every matrix has directions of its own: none looks like fresh noise")
     found = [item for name in names if (item := _untrained(exam, bench, name)) is not None]
     if found:
         covers = _LOOKS_LIKE if any(item.numbers["tensor"] == "fc.weight" for item in found) else ()
         return confirmed(Fault("weights-untrained", "draft", tuple(found), _RESTORE, 0.91, covers=covers))
-    return ruled_out(f"{', '.join(names)}: like noise by their numbers, but no other numbers do as well")
+    return _harmful(bench) or ruled_out(_acquitted(names))
+
+
+def _acquitted(names: list[str]) -> str:
+    noise = (
+        f"{', '.join(names)}: like noise by their numbers, but no other numbers do as well" if names else "no matrix looks like fresh noise"
+    )
+    return f"{noise}; and every branch of the layer helps, or does little harm"
+
+
+def _harmful(bench: Bench) -> Outcome | None:
+    """The branch without which the draft is the best, if it is far better than with it."""
+    before = bench.results(bench.subject)[0]
+    won = {words: compare(bench.results(other)[0], before) for words, other in _branches(bench.subject).items()}
+    best = max(won, key=lambda words: won[words].after)
+    if won[best].gain < max(_HARM, 0.2 * before.accuracy) or won[best].z < _HARM_SIGMAS or won[best].p > _HARM_CHANCE:
+        return None
+    text = f"without {best} it is right on {percent(won[best].after)} of {len(before.hits)} rows, with it on {percent(won[best].before)}"
+    text += ": something in there is not what the rest was trained with"
+    as_given = bench.results(_branches(bench.given)[best])[0]
+    nothing_mended = as_given.accuracy >= before.accuracy  # so what was tried in its place only blunted it
+    covers = tuple({fault.code for fault, _, _ in bench.steps}) if nothing_mended else ()
+    return confirmed(Fault("weights-untrained", "draft", (Evidence(text, {"part": best}),), _RESTORE, 0.91, covers=covers))
+
+
+def _branches(subject: Subject) -> dict[str, Subject]:
+    """The draft without each of its branches, and without each slot of fc."""
+    parts = {"attention (q, k, v, o)": "midlayer.self_attn.o_proj.weight", "the MLP (gate, up, down)": "midlayer.mlp.down_proj.weight"}
+    found = {words: subject.having({name: torch.zeros_like(subject.tensors[name])}) for words, name in parts.items()}
+    blocks = subject.tensors["fc.weight"].chunk(subject.config.num_taps, dim=1)
+    for slot in range(len(blocks)) if len(blocks) > 1 else ():
+        less = [torch.zeros_like(block) if place == slot else block for place, block in enumerate(blocks)]
+        found[f"fc's columns of slot {slot}"] = subject.having({"fc.weight": torch.cat(less, dim=1)})
+    return found
 
 
 def _untrained(exam: Examination, bench: Bench, name: str) -> Evidence | None:
