@@ -39,6 +39,7 @@ class Wrong:
 
     cached_states: the draft reads zeros for a prompt that it has seen before. cached_prompt: a seen prompt loses a token.
     chunk: of a longer prompt only what follows its first so many tokens is read. strict: fields beyond OpenAI's are refused.
+    plain: it decodes without the draft. stuck: it says what it serves, and answers no prompt.
     """
 
     engine: Spoil | None = None
@@ -51,6 +52,8 @@ class Wrong:
     counters: bool = True
     others: int = 0
     key: str | None = None
+    plain: bool = False
+    stuck: bool = False
 
 
 @dataclass
@@ -66,7 +69,8 @@ class Serving:
 
     def __init__(self, target: Target, draft: Eagle3Draft, taps: tuple[Tap, ...], wrong: Wrong | None = None, engine: str = "vllm") -> None:
         self.target, self.wrong, self.engine = target, wrong or Wrong(), engine
-        self._engine = Engine(target, draft, self.wrong.taps or taps, num_draft_tokens=K, max_batch=SLOTS, max_length=2048)
+        used = None if self.wrong.plain else draft
+        self._engine = Engine(target, used, self.wrong.taps or taps, num_draft_tokens=K, max_batch=SLOTS, max_length=2048)
         self._zeros = False
         self._break_engine()
         self._seen: set[tuple[str, tuple[int, ...]]] = set()
@@ -125,7 +129,8 @@ class Serving:
 
     def _break_engine(self) -> None:
         drafter = self._engine.drafter
-        assert drafter is not None
+        if drafter is None:
+            return
         prefill = drafter.prefill
 
         def maybe_zeros(prompts: Any, states_BTS: torch.Tensor, first_B: Any, slots: Any) -> None:
@@ -147,15 +152,17 @@ class Serving:
             }
             self._gauges["num_draft_tokens"].set(K + 1)
             return
-        names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
 
         def make(name: str, *more: str) -> Counter:
             return Counter(f"vllm:{name}", "-", [*labels, *more], registry=self.registry)
 
+        self._generated = make("generation_tokens").labels(**labels)
+        if self.wrong.plain:
+            return
+        names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
         self._counters = {name: make(f"spec_decode_{name}").labels(**labels) for name in names}
         by_position = make("spec_decode_num_accepted_tokens_per_pos", "position")
         self._positions = [by_position.labels(**labels, position=str(place)) for place in range(K)]
-        self._generated = make("generation_tokens").labels(**labels)
 
     def _add(self, output: Output) -> None:
         """As each of the two counts: only rounds that proposed something."""
@@ -182,7 +189,11 @@ class Serving:
         spare = set(body) - _OPENAI
         if self.wrong.strict and spare:
             raise ValueError(f"unknown fields: {sorted(spare)}")
+        salt = body.get("cache_salt")
+        if salt is not None and (len(salt) > 128 or set(salt) & set("@/\\\0")):  # as vLLM 0.32 refuses it
+            raise ValueError("'cache_salt' holds what it must not")
         prompt = self.render(body["messages"]) if chat else body["prompt"]
+        prompt = self.target.tokenizer.encode(prompt, add_special_tokens=False) if isinstance(prompt, str) else prompt
         output = self.answer(prompt, body["max_tokens"], str(body.get("cache_salt")))
         text = self.target.tokenizer.decode(list(output.tokens), skip_special_tokens=True)
         choice: dict[str, Any] = {"index": 0, "finish_reason": output.finish_reason}
@@ -200,9 +211,16 @@ class Serving:
         histogram = [sum(round_.num_accepted == count for round_ in rounds) for count in range(K + 1)]
         meta: dict[str, Any] = {"prompt_tokens": len(body["input_ids"]), "completion_tokens": len(output.tokens)}
         meta |= {"finish_reason": {"type": output.finish_reason}}
+        if self.wrong.plain:
+            return {"text": self.target.tokenizer.decode(list(output.tokens)), "output_ids": list(output.tokens), "meta_info": meta}
         meta |= {"spec_verify_ct": len(rounds), "spec_num_correct_drafts": sum(round_.num_accepted for round_ in rounds)}
         meta |= {"spec_correct_drafts_histogram": histogram, "spec_accept_length": len(output.tokens) / max(1, len(rounds))}
         return {"text": self.target.tokenizer.decode(list(output.tokens)), "output_ids": list(output.tokens), "meta_info": meta}
+
+    def speculation(self) -> dict[str, Any]:
+        """As SGLang says how it was started."""
+        off = {"speculative_algorithm": None, "speculative_num_draft_tokens": None}
+        return off if self.wrong.plain else {"speculative_algorithm": "EAGLE3", "speculative_num_draft_tokens": K + 1}
 
     def render(self, messages: list[dict[str, Any]]) -> list[int]:
         text = self.target.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
@@ -218,7 +236,7 @@ def _handler(serving: Serving) -> type[BaseHTTPRequestHandler]:
             pages: dict[str, Any] = {
                 "/v1/models": {"data": [{"id": "tiny", "owned_by": serving.engine, "max_model_len": MAX_LENGTH}]},
                 "/version": {"version": "0.32.0"},
-                "/server_info": {"version": "0.5.23", "speculative_num_draft_tokens": K + 1, "api_key": "not for reports"},
+                "/server_info": {"version": "0.5.23", "api_key": "not for reports", **serving.speculation()},
             }
             if self.path == "/metrics":
                 self._send(200, serving.metrics(), "text/plain; version=0.0.4")
@@ -231,6 +249,8 @@ def _handler(serving: Serving) -> type[BaseHTTPRequestHandler]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             if self._refused():
                 return
+            if serving.wrong.stuck:
+                time.sleep(60)
             paths: dict[str, Callable[[], dict[str, Any]]] = {
                 "/v1/completions": lambda: serving.completion(body, chat=False),
                 "/v1/chat/completions": lambda: serving.completion(body, chat=True),

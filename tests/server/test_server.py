@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from eyas.cli.main import main
 from eyas.doctor.exhibits import Exhibits, Options
 from eyas.doctor.hypothesis import Diagnosis
 from eyas.doctor.runner import examine
+from eyas.doctor.server import protocol
+from eyas.errors import UserError
 from eyas.taps import parse_taps
 from serving import Serving, Wrong
 
@@ -98,7 +102,7 @@ def test_a_server_of_few_words_is_compared_by_text(serve: Serve, served_set: Pat
     found = asked(served_set, serve(Wrong(strict=True)))
     assert codes(found) == []
     assert judgements(found)["the server's greedy text is not the target's own"] == "ruled out"
-    assert any("none of" in note for note in found.notes)
+    assert any("compared by text" in note for note in found.notes)
     found = asked(served_set, serve(Wrong(strict=True, engine=serving.accepts_everything)))
     assert ("lossy", "server") in codes(found)
 
@@ -112,6 +116,41 @@ def test_counters_that_cannot_be_used_are_not_used(serve: Serve, served_set: Pat
     assert served.outcome.judgement == "cannot be tested"
     assert words in served.outcome.reason
     assert codes(found) == []
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_server_without_its_draft_is_a_fault_only_if_one_is_given(serve: Serve, served_set: Path, engine: str):
+    found = asked(served_set, serve(Wrong(plain=True), engine=engine))
+    assert codes(found) == [("served-below", "server")]
+    assert "no round of speculation" in found.findings[0].evidence[0].text
+    found = asked(served_set, serve(Wrong(plain=True), engine=engine), draft=None)
+    assert codes(found) == []
+    assert judgements(found)["the server does not speculate at all"] == "suspected"
+
+
+def test_a_server_that_answers_no_prompt_is_left_before_anything_is_computed(serve: Serve, served_set: Path, monkeypatch):
+    monkeypatch.setattr(protocol, "_GREETING_SECONDS", 0.5)
+    begun = time.monotonic()
+    with pytest.raises(UserError, match="did not finish its answer"):
+        asked(served_set, serve(Wrong(stuck=True)))
+    assert time.monotonic() - begun < 30
+
+
+def test_what_could_not_be_tested_of_a_server_is_not_called_healthy(serve: Serve, served_set: Path):
+    found = asked(served_set, serve(Wrong(others=40)))
+    assert found.verdict == "inconclusive"
+    assert "what others asked" in found.summary
+
+
+def test_a_server_that_proposes_more_than_the_draft_was_trained_for(serve: Serve, served_set: Path, tmp_path: Path):
+    draft = tmp_path / "draft"
+    shutil.copytree(served_set / "draft", draft)
+    wiring = json.loads((draft / "wiring.json").read_text())
+    (draft / "wiring.json").write_text(json.dumps(wiring | {"ttt_steps": serving.K - 1}))
+    exhibits = Exhibits(server=serve().address, target=str(served_set / "target"), draft=draft)
+    found = examine(exhibits, Options(depths=("static",), only=("train-steps",), num_draft_tokens=7))[0]
+    assert [finding.code for finding in found.findings] == ["train-steps"]
+    assert any("--num-draft-tokens is 7, and the server proposes 3" in note for note in found.notes)
 
 
 def test_a_server_that_dies_in_the_middle_is_no_traceback(serve: Serve, served_set: Path):

@@ -94,6 +94,23 @@ def test_a_rate_alone_is_not_guessed_at_without_a_version():
     assert "1.92 up to SGLang 0.5.10, 2.44 since" in read(report).notes[0]
 
 
+def test_counters_of_a_version_that_counts_no_rounds(tmp_path):
+    """Proposed and accepted tokens alone are a rate; with K they are rounds, too."""
+    path = saved(
+        tmp_path, "".join(f"{line}\n" for line in PROMETHEUS_VLLM.splitlines() if "num_drafts" not in line and "_per_pos" not in line)
+    )
+    [reading] = read_metrics(path, Told(num_draft_tokens=3))
+    assert (reading.rounds, reading.acceptance_length.value) == (1000, pytest.approx(2.44))
+    [reading] = read_metrics(path, Told())
+    assert reading.acceptance_length is None
+    assert "--num-draft-tokens" in reading.notes[0]
+
+
+def test_figures_of_another_name_are_said(tmp_path):
+    with pytest.raises(UserError, match="engine_spec_accepted"):
+        read_metrics(saved(tmp_path, "engine_spec_accepted 5\nother 3\n"), Told())
+
+
 def test_drafts_only_in_a_version():
     assert [drafts_only_in(text) for text in ("0.5.10.post1", "0.5.11", "0.6.0rc1", None, "main")] == [False, True, True, None, None]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 import time
@@ -41,6 +42,9 @@ class Raw:
     def _one(self, connection: socket.socket) -> None:
         with connection:
             request = connection.recv(1 << 16).decode("latin-1")
+            length = re.search(r"content-length: (\d+)", request, flags=re.IGNORECASE)
+            while length and len(request.partition("\r\n\r\n")[2]) < int(length[1]):  # the body comes in a packet of its own
+                request += connection.recv(1 << 16).decode("latin-1")
             self.asked.append(request)
             connection.sendall(self._answer(request))
             time.sleep(self._wait)
@@ -165,6 +169,24 @@ def test_the_key_is_sent_and_never_shown(raw, monkeypatch, capsys):
         Client(raw(lambda request: http(b"{}", "401 No")).address).get_text("/metrics")
 
 
+def test_only_the_fields_that_a_server_refuses_are_left_out(raw):
+    choice = {"choices": [{"text": "x", "finish_reason": "length", "token_ids": [5]}]}
+
+    def answer(request: str) -> bytes:
+        if request.startswith("GET"):
+            return http(MODELS)
+        refused = '"cache_salt"' in request
+        return http(b'{"error": {"message": "no salt"}}', "400 Bad") if refused else http(json.dumps(choice).encode())
+
+    server, notes = raw(answer), list[str]()
+    asked = Server(Client(server.address), notes)
+    assert [asked.complete([1, 2], 4, "salt").tokens for _ in range(2)] == [(5,), (5,)]
+    assert notes == ["the server does not take cache_salt (HTTP 400: no salt)"]
+    bodies = [request for request in server.asked if request.startswith("POST")]
+    assert sum('"cache_salt"' in body for body in bodies) == 2  # with all, and by itself
+    assert '"return_token_ids"' in bodies[-1]
+
+
 def test_no_key_is_taken_from_elsewhere(raw, monkeypatch, tmp_path):
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password secret\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
@@ -226,10 +248,15 @@ def test_what_happened_between_two_moments():
     assert found.num_draft_tokens == 3
 
 
+def test_tokens_that_are_counted_without_drafts_are_no_rounds():
+    found = between(Counters(generated=40), Counters(generated=230), 190, "here")
+    assert (found.rounds, found.proposed, found.accepted, found.num_draft_tokens) == (0, 0, 0, None)
+
+
 @pytest.mark.parametrize(
     ("after", "words"),
     [
-        (Counters(generated=230), "no counters of speculative"),
+        (Counters(generated=40), "no counters of speculative"),
         (Counters(rounds=5, generated=230, speculative=True), "restarted"),
         (Counters(rounds=110, generated=330, speculative=True), "what others asked"),
         (Counters(rounds=110, generated=140, speculative=True), "do not cover"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from eyas.doctor.server.asking import Question
 from eyas.doctor.server.judging import Slip
+from eyas.doctor.server.questions import Question
 from eyas.doctor.server.tally import Share, Tally
 
 

@@ -127,11 +127,15 @@ class Examination:
     def open_remote(self) -> None:
         """Ask what lies at addresses for the first time. Raises UserError if nothing of use answers there."""
         if self.asking is not None:
-            about = self.asking.server.about
+            about, count = self.asking.server.about, self.options.num_draft_tokens
+            if "live" in self.options.depths:
+                self.asking.open()
             self.notes.append(f"--server is {about.name}, serving {about.model}")
             if self.exhibits.engine is None and about.judged is not None:
                 self.exhibits = dataclasses.replace(self.exhibits, engine=about.judged)
                 self.notes.append(f"judged by the tables as --engine {about.judged}, which is what the server says it is")
+            if count is not None and self.asking.num_draft_tokens not in (None, count):
+                self.notes.append(f"--num-draft-tokens is {count}, and the server proposes {self.asking.num_draft_tokens}")
         if isinstance(self.exhibits.metrics, str):
             _ = self.metrics_text
 

@@ -124,6 +124,8 @@ def _mean_length(report: ServerFigures, notes: list[str]) -> float | None:
         return 1 + sum(report.position_rates)
     if report.acceptance_length is not None:
         return report.acceptance_length
+    if report.positions is None and (report.acceptance_rate is not None or report.proposed):
+        notes.append("the figures do not say K, so no length follows from them: --num-draft-tokens tells it")
     if report.acceptance_rate is None or report.positions is None:
         return None
     if report.drafts_only is None:

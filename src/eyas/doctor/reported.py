@@ -66,10 +66,13 @@ def rates_of(exam: Examination) -> list[tuple[str, list[float], float | None]]:
 
 
 def draft_tokens(exam: Examination) -> int | None:
+    """K of the server, as far as anything tells it."""
     try:
-        return max((reading.num_draft_tokens or 0 for reading in readings(exam)), default=0) or None
+        found = [reading.num_draft_tokens or 0 for reading in readings(exam)]
     except UserError:
-        return None
+        found = []
+    asked = None if exam.asking is None else exam.asking.num_draft_tokens
+    return max([*found, asked or 0]) or None
 
 
 def impossible(exam: Examination) -> Outcome:

@@ -53,7 +53,7 @@ def examine(exhibits: Exhibits, options: Options) -> tuple[Diagnosis, Examinatio
     verdict = verdict_of(exam, findings, results)
     diagnosis = Diagnosis(
         verdict=verdict,
-        summary=summary_of(exam, verdict, findings),
+        summary=summary_of(exam, verdict, findings, results),
         findings=findings,
         tested=results,
         slots=exam.slots,

@@ -8,17 +8,19 @@ from eyas.doctor.examination import Examination
 from eyas.doctor.hypothesis import Finding, Tested, Verdict, percent
 
 _LEAST = 0.35  # first-token accuracy below which a draft that is wired right is called weak
+_SERVING = ("lossy", "served-below")  # what must have been tested of a server before it is called healthy
 _OVER_PAIRS = 0.05  # and by so much it must beat a mere table of which token follows which
 
 
 def verdict_of(exam: Examination, findings: Sequence[Finding], tested: Sequence[Tested]) -> Verdict:
     """A fault where one was found. Else healthy only if the wiring was proved on real text; weak if it is right and predicts little.
 
-    A test that broke has ruled nothing out: without a fault found elsewhere, nothing is decided.
+    A test that broke has ruled nothing out: without a fault found elsewhere, nothing is decided. Nor is it where the figures
+    or the server that were given could not be tested: the draft alone is proved then.
     """
     if findings:
         return "fault"
-    if exam.broken:
+    if exam.broken or unserved(exam, tested) is not None:
         return "inconclusive"
     accuracy = exam.measured.get("accuracy")
     if accuracy is None:
@@ -27,7 +29,17 @@ def verdict_of(exam: Examination, findings: Sequence[Finding], tested: Sequence[
     return "weak-draft" if accuracy < max(_LEAST, exam.measured.get("pair_table_accuracy", 0.0) + _OVER_PAIRS) else "healthy"
 
 
-def summary_of(exam: Examination, verdict: Verdict, findings: Sequence[Finding]) -> str:
+def unserved(exam: Examination, tested: Sequence[Tested]) -> str | None:
+    """Why the serving that was given could not be tested; None if it was, or if nothing about it was given."""
+    for item in tested:
+        needs, outcome = item.hypothesis.needs, item.outcome
+        about_serving = item.hypothesis.code in _SERVING and {"server", "figures"} & set(needs)
+        if about_serving and outcome.judgement == "cannot be tested" and exam.missing(needs) is None:
+            return outcome.reason
+    return None
+
+
+def summary_of(exam: Examination, verdict: Verdict, findings: Sequence[Finding], tested: Sequence[Tested]) -> str:
     accuracy, before = exam.measured.get("accuracy"), exam.measured.get("accuracy_as_given")
     figure = "" if accuracy is None else f" First-token accuracy {percent(accuracy)} on {exam.measured.get('rows')} rows."
     if verdict == "fault":
@@ -41,6 +53,9 @@ def summary_of(exam: Examination, verdict: Verdict, findings: Sequence[Finding])
         return f"Nothing is wrong.{figure}"
     if exam.broken:
         return f"No fault was found, but {len(exam.broken)} tests broke: {', '.join(sorted(set(exam.broken)))}.{figure}"
+    why = unserved(exam, tested)
+    if accuracy is not None and why is not None:
+        return f"The draft is wired right, but what is served could not be tested: {why}.{figure}"
     return f"No fault was found, but the wiring could not be proved: {_why_unproved(exam)}."
 
 

@@ -48,6 +48,12 @@ def _served(exam: Examination) -> Outcome:
     return compare(exam)
 
 
+def _speculates(exam: Examination) -> Outcome:
+    from eyas.doctor.server.served import speculates
+
+    return speculates(exam)
+
+
 def _rendering(exam: Examination) -> Outcome:
     from eyas.doctor.server.rendering import rendering
 
@@ -98,6 +104,17 @@ HYPOTHESES = (
         _served,
         prior=0.4,
         seconds=30.0,
+    ),
+    Hypothesis(
+        "served-below",
+        "live",
+        "the server does not speculate at all",
+        ("server",),
+        "count its rounds while it answers",
+        "tokens are counted, and no round",
+        _speculates,
+        prior=0.4,
+        seconds=5.0,
     ),
     Hypothesis(
         "cache-variant",

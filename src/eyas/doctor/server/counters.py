@@ -75,15 +75,17 @@ def settled(scrape: Callable[[], Counters], before: Counters, num_tokens: int) -
 
 def between(before: Counters, after: Counters, num_tokens: int, where: str) -> ServerFigures | str:
     """What happened between two moments in which we got `num_tokens`; or why that cannot be said."""
-    if not after.speculative:
-        return "the server's /metrics has no counters of speculative decoding: is it switched on?"
     generated = after.generated - before.generated
+    if not after.speculative and not generated:
+        return "the server's /metrics has no counters of speculative decoding, nor of the tokens that we got"
     if after.rounds < before.rounds or generated < 0:
         return "the server's counters went back: it was restarted meanwhile"
     if generated > num_tokens * (1 + _OTHERS):
         return f"the server decoded {generated:g} tokens meanwhile, {num_tokens} of them for us: its counters mix in what others asked"
     if generated < num_tokens * (1 - _OTHERS):
         return f"the server counted {generated:g} of our {num_tokens} tokens: its counters do not cover all that answers here"
+    if not after.speculative:  # an engine that counts our tokens and no drafts makes none
+        return ServerFigures("vllm", where, rounds=0.0, proposed=0.0, accepted=0.0)
     length = len(after.positions)
     old = (*before.positions, *(0.0,) * (length - len(before.positions)))
     return ServerFigures(

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from eyas.capture.forward import capture_batch, own_logits
-from eyas.doctor.server.asking import TOKENS, Question
 from eyas.doctor.server.protocol import Reply
+from eyas.doctor.server.questions import TOKENS, Question
 from eyas.errors import UserError
 from eyas.evaluate.answers import Prompt, greedy_answers
 from eyas.targets.loading import load_target

@@ -24,17 +24,23 @@ from eyas.errors import UserError
 
 _GREEDY = {"temperature": 0.0, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 _REFUSED = (400, 422)  # a request that the server understood, with a field or a value that it does not take
+_ABSENT = (404, 405)
+_GREETING_SECONDS = 120.0  # for one token: the first request may compile kernels or wait behind others
 
 
 @dataclass(frozen=True)
 class About:
-    """What a server says of itself; None where it says nothing. `num_draft_tokens` is K, `max_length` in tokens."""
+    """What a server says of itself; None where it says nothing. `num_draft_tokens` is K, `max_length` in tokens.
+
+    `speculates`: False if it says that it was started without speculative decoding.
+    """
 
     model: str
     engine: str | None = None
     version: str | None = None
     max_length: int | None = None
     num_draft_tokens: int | None = None
+    speculates: bool | None = None
 
     @property
     def name(self) -> str:
@@ -76,9 +82,21 @@ class Server:
     def __init__(self, client: Client, notes: list[str]) -> None:
         self.client, self.notes = client, notes
         self.about = _about(client)
-        self._extras = True
+        self._taken: dict[str, tuple[str, ...]] = {}  # by path: the fields beyond OpenAI's that it takes, once one was refused
         if client.sends_key_in_clear:
             self.notes.append("the API key goes to the server unencrypted: use https")
+
+    def greet(self) -> None:
+        """Ask for one token: what cannot answer at all is known before anything is computed. Raises ServerError."""
+        body = {"model": self.about.model, "max_tokens": 1, **_GREEDY}
+        try:
+            answer = self.client.post("/v1/completions", {**body, "prompt": "Hello"}, _GREETING_SECONDS)
+        except ServerError as error:
+            if error.status not in _ABSENT:
+                raise
+            messages = [{"role": "user", "content": "Hello"}]
+            answer = self.client.post("/v1/chat/completions", {**body, "messages": messages}, _GREETING_SECONDS)
+        _completion(answer)
 
     def complete(self, prompt: Sequence[int], num_tokens: int, salt: str) -> Reply:
         """Greedy continuation of token ids. `salt`: requests of another salt share no cached prefix. Raises ServerError."""
@@ -94,19 +112,34 @@ class Server:
         return _completion(self._post("/v1/chat/completions", body, salt))
 
     def _post(self, path: str, body: dict[str, Any], salt: str) -> Any:
-        """With fields beyond OpenAI's; a server that refuses them is asked without."""
+        """With fields beyond OpenAI's, but for those that the server refuses."""
         extras = {"return_token_ids": True, "cache_salt": salt, "repetition_penalty": 1.0}
-        if not self._extras:
-            return self.client.post(path, body)
         try:
-            return self.client.post(path, body | extras)
+            return self.client.post(path, body | {name: extras[name] for name in self._taken.get(path, tuple(extras))})
         except ServerError as error:
-            if error.status not in _REFUSED:
+            if error.status not in _REFUSED or path in self._taken:
                 raise
-            answer = self.client.post(path, body)  # raises again if the fault lies elsewhere
-            self._extras = False
-            self.notes.append(f"the server takes none of {', '.join(extras)} ({error.got}): it is compared by text")
-            return answer
+            taken = self._find_taken(path, body, extras)
+            lost = [name for name in extras if name not in taken]
+            by_text = "; without ids it is compared by text" if "return_token_ids" in lost else ""
+            self.notes.append(f"the server does not take {', '.join(lost)} ({error.got}){by_text}")
+            self._taken[path] = taken
+        return self.client.post(path, body | {name: extras[name] for name in taken})
+
+    def _find_taken(self, path: str, body: Mapping[str, Any], extras: Mapping[str, Any]) -> tuple[str, ...]:
+        """Each field by itself. Raises ServerError if the fault lies elsewhere."""
+        short = {**body, "max_tokens": 1}
+        self.client.post(path, short)
+        taken = []
+        for name, value in extras.items():
+            try:
+                self.client.post(path, {**short, name: value})
+            except ServerError as error:
+                if error.status not in _REFUSED:
+                    raise
+            else:
+                taken.append(name)
+        return tuple(taken)
 
 
 def _about(client: Client) -> About:
@@ -124,7 +157,9 @@ def _about(client: Client) -> About:
     if about.engine == "sglang":
         info = _optional(client, "/server_info") or _optional(client, "/get_server_info")
         drafted = _count(info.get("speculative_num_draft_tokens"))
-        return replace(about, version=_text(info.get("version")), num_draft_tokens=drafted - 1 if drafted and drafted > 1 else None)
+        speculates = info["speculative_algorithm"] is not None if "speculative_algorithm" in info else None
+        drafts = drafted - 1 if drafted and drafted > 1 else None
+        return replace(about, version=_text(info.get("version")), num_draft_tokens=drafts, speculates=speculates)
     return about
 
 

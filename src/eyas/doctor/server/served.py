@@ -66,9 +66,11 @@ def compare(exam: Examination) -> Outcome:
     """With one request at a time first: what is lost there, no batch has taken."""
     asking = exam.asking
     assert asking is not None
+    if _without_rounds(asking.alone):
+        return untestable("the server made no round of speculation")
     rows = [row for made in (asking.alone, asking.together) if (row := _row(exam, made)) is not None]
     if not rows:
-        return untestable(str(asking.alone.figures))
+        return untestable(_why_uncounted(asking.alone))
     exam.measured["expected"] = max(rows, key=lambda row: row.reading.rounds or 0.0).expected.to_json()
     exam.measured["served"] = [{"reported": row.reading.to_json(), "expected": row.expected.to_json()} for row in rows]
     evidence = tuple(_evidence(row) for row in rows)
@@ -78,6 +80,39 @@ def compare(exam: Examination) -> Outcome:
     if any(row.is_above for row in rows):
         return suspected(f"{evidence[-1].text}: it serves another draft than --draft, or another K", **evidence[-1].numbers)
     return ruled_out("; ".join(item.text for item in evidence), **evidence[-1].numbers)
+
+
+def speculates(exam: Examination) -> Outcome:
+    """Whether the server makes any proposal at all. It is a fault only where a draft is given that it should use."""
+    asking = exam.asking
+    assert asking is not None
+    made = asking.alone
+    if isinstance(made.figures, str):
+        return untestable(made.figures)
+    tokens = sum(len(reply.tokens or ()) for reply in made.replies)
+    if not _without_rounds(made):
+        count = f" of up to {asking.num_draft_tokens} proposals" if asking.num_draft_tokens else ""
+        return ruled_out(f"{made.figures.rounds:g} rounds{count} in {tokens} tokens", rounds=made.figures.rounds, tokens=tokens)
+    silent = "has no counter of drafts" if asking.num_draft_tokens is None else f"is set to {asking.num_draft_tokens} proposals"
+    text = f"in {tokens} tokens of {len(made.replies)} answers {asking.server.about.name} made no round of speculation; it {silent}"
+    numbers = {"tokens": tokens, "rounds": 0}
+    if exam.exhibits.draft is None:
+        return suspected(f"{text}: it serves the target alone", **numbers)
+    return confirmed(Fault("served-below", "server", (Evidence(text, numbers),), _START, 0.95))
+
+
+_START = (
+    "start it with the draft (vLLM: --speculative-config, SGLang: --speculative-algorithm EAGLE3 with --speculative-draft-model-path; "
+    "eyas export says how), and look in its log for why it went without"
+)
+
+
+def _without_rounds(made: Pass) -> bool:
+    return not isinstance(made.figures, str) and made.figures.rounds == 0
+
+
+def _why_uncounted(made: Pass) -> str:
+    return made.figures if isinstance(made.figures, str) else "the server's counts do not make an acceptance by position"
 
 
 def _lost(exam: Examination, rows: list[Row], low: Row, evidence: tuple[Evidence, ...]) -> Outcome:

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from eyas.doctor.server.asking import TOKENS, Asking, Pass
+from eyas.doctor.server.asking import Asking, Pass
 from eyas.doctor.server.client import ServerError
 from eyas.doctor.server.judging import Judge, Slip
+from eyas.doctor.server.questions import TOKENS
 from eyas.errors import UserError
 
 _CLEAR = 3.0  # standard deviations by which one share is more than another, and slips that must be expected where there are none
@@ -81,7 +82,7 @@ def tally_of(asking: Asking, judge: Judge) -> Tally:
     tokens = [TOKENS if reply.tokens is None else len(reply.tokens) for reply in alone.replies]
     probes = _probes(asking)
     starts = [] if probes is None else [replace(reply, tokens=(reply.tokens or ())[:2], stopped=False) for reply in probes.replies]
-    probed = [] if probes is None else judge.slips(probes.questions, starts)
+    probed = [] if probes is None else _probe_slips(alone, judged, replace(probes, replies=tuple(starts)), judge)
     probe_tokens = [len(reply.tokens or ()) for reply in starts]
     real = [slip for answer in (*judged, *probed) for slip in _no_ties(judge, answer)]
     every = sum(map(len, (*judged, *probed)))
@@ -103,6 +104,23 @@ def _probes(asking: Asking) -> Pass | None:
         raise
     except UserError:
         return None
+
+
+def _probe_slips(alone: Pass, judged: Sequence[list[Slip]], probes: Pass, judge: Judge) -> list[list[Slip]]:
+    """A probe that says what the answer said there is judged already, with that answer: it stands behind the same text."""
+    answers = {}
+    for question, reply, slips in zip(alone.questions, alone.replies, judged, strict=True):
+        answers[question.id] = (reply.tokens or (), slips)
+    found, open_ = [], []
+    for question, reply in zip(probes.questions, probes.replies, strict=True):
+        name, _, place = question.id.rpartition("+")
+        tokens, slips = answers[name]
+        at, said = int(place), reply.tokens or ()
+        if tokens[at : at + len(said)] == said:
+            found.append([replace(slip, place=slip.place - at) for slip in slips if at <= slip.place < at + len(said)])
+        else:
+            open_.append((question, reply))
+    return found + (judge.slips([question for question, _ in open_], [reply for _, reply in open_]) if open_ else [])
 
 
 def _no_ties(judge: Judge, slips: Sequence[Slip]) -> list[Slip]:
