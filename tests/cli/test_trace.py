@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from eyas.cli.main import main
 
@@ -65,6 +65,24 @@ def test_ranks_and_a_target(world, capsys):
     assert [(slot["found"], slot["verdict"]) for slot in slots] == [(name, "columns scattered") for name in ("embed", "layer:1", "layer:2")]
     assert run("trace", "check", world["trace"], world["right"], *TAPS, "--target", world["target"], "--dtype", "fp32", "--json") == 0
     assert json.loads(capsys.readouterr().out)["ok"] is True
+
+
+@pytest.mark.parametrize(
+    ("taps", "message"),
+    [("embed,layer:1", "more states than are expected"), ("embed,layer:1,layer:9", "lies beyond"), ("embed", "more states than")],
+)
+def test_slots_that_nobody_expects_are_not_passed_over(world, capsys, taps: str, message: str):
+    assert run("trace", "check", world["trace"], world["right"], "--taps", taps) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_rows_without_tokens_and_traces_that_are_nowhere(world, tmp_path: Path, capsys):
+    tensors = load_file(world["right"])
+    save_file(tensors | {"token_ids": tensors["token_ids"][:-1].clone()}, tmp_path / "states.safetensors")
+    assert run("trace", "check", world["trace"], tmp_path / "states.safetensors", *TAPS) == 2
+    assert "more rows than tokens" in capsys.readouterr().err
+    assert run("trace", "check", tmp_path / "nowhere", world["right"], *TAPS) == 2
+    assert "no trace, draft or dump" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("damage", ["a damaged file", "no states", "no trace"])

@@ -11,6 +11,7 @@ import typer
 from eyas.cli.options import DeviceOption, DtypeOption, JsonOption, TargetOption, TrustRemoteCode, emit
 
 if TYPE_CHECKING:
+    from eyas.capture.check import CheckReport
     from eyas.capture.fingerprint import Trace
     from eyas.taps import Tap
 
@@ -77,6 +78,8 @@ def check(
 
     recorded, expected = _read_trace(trace)
     expected = parse_taps(taps) if taps is not None else expected
+    for tap in expected or ():
+        tap.check(recorded.num_layers)
     wanted = recorded.token_ids.tolist() if target is None else None
     read = [read_capture(path, recorded.hidden_size, len(expected) if expected else None, wanted) for path in states]
     captures = [capture for capture, _ in read]
@@ -91,11 +94,28 @@ def check(
         check_identity(loaded, recorded, str(trace))
         reference = reference_of_target(loaded, captures[0].token_ids, captures[0].width, str(states[0]))
     report = check_captures(reference, captures, expected)
+    if expected is not None:
+        _refuse_spare(report, expected, recorded.num_layers, str(states[0]))
     if as_json:
         emit(report.to_json(), True)
     else:
         print("\n".join([*(slot.text() for slot in report.slots), "ok" if report.ok else "not ok"]), file=sys.stdout)
     raise typer.Exit(0 if report.ok else 1)
+
+
+def _refuse_spare(report: CheckReport, expected: tuple[Tap, ...], num_layers: int, where: str) -> None:
+    """One state may stand behind those that the draft reads: the target's last one, which labels come from."""
+    from eyas.errors import UserError
+    from eyas.taps import format_taps
+
+    spare = report.slots[len(expected) :]
+    if len(spare) > 1 or any(slot.ok and slot.found not in ("final", f"layer:{num_layers - 1}") for slot in spare):
+        raise UserError(
+            f"{where} holds more states than are expected",
+            got="\n           ".join(slot.text() for slot in report.slots),
+            allowed=f"{format_taps(expected)}, and behind them the target's last state at most",
+            remedy="name every slot with --taps, in order",
+        )
 
 
 def _read_trace(path: Path) -> tuple[Trace, tuple[Tap, ...] | None]:
@@ -104,6 +124,8 @@ def _read_trace(path: Path) -> tuple[Trace, tuple[Tap, ...] | None]:
     from eyas.cli.wiring import read_wiring
     from eyas.errors import UserError
 
+    if not path.exists():
+        raise UserError(f"there is no trace, draft or dump {path}", remedy="record a trace: eyas trace record --target ... --out FILE")
     if path.is_file():
         return Trace.load(path), None
     kind, wiring, trace_file = read_wiring(str(path), trust_remote_code=False)

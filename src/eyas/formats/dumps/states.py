@@ -83,6 +83,12 @@ def _of_safetensors(path: Path, hidden_size: int, num_slots: int | None) -> _Tex
     states = scaled(tensors, "hidden_states", path)
     if not states.is_floating_point() or states.ndim not in (2, 3) or 0 in states.shape:
         raise UserError(f"{path}: hidden_states must be [rows, n, H] or [rows, n*H] in floats", got=f"{states.dtype} {list(states.shape)}")
+    if len(states) > len(ids):
+        raise UserError(
+            f"{path}: there are more rows than tokens",
+            got=f"{len(states)} rows, {len(ids)} tokens",
+            remedy="cut off padding, or give all tokens",
+        )
     return _Text(tuple(ids.tolist()), states if states.ndim == 3 else _slots(states, hidden_size, num_slots, path))
 
 
