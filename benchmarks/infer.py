@@ -55,8 +55,8 @@ from eyas.train.loss import TeacherHead, ttt_loss
 
 FAMILIES = ("llama", "qwen3", "qwen3_moe", "granite")
 NUM_TAPS = 3
-ROWS, SEARCH_ROWS = 4000, 192
-TRAIN_CHATS, JUDGE_CHATS = 240, 260
+ROWS, SEARCH_ROWS = 6000, 192
+TRAIN_CHATS, JUDGE_CHATS = 240, 390
 EPOCHS, BATCH_TOKENS = 3, 1024  # cut into batches in as many ways
 RIVALS = 8  # the wirings that other text ranks next to the true one are measured exactly
 GUESSED = ("norm_before_residual", "norm_output")  # weights do not show them
@@ -185,7 +185,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="the JSON; a run that was stopped goes on where it stopped")
     parser.add_argument("--drafts", type=int, default=100)
     parser.add_argument("--targets", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     settings = {"targets": arguments.targets, "steps": arguments.steps, "seed": arguments.seed}
