@@ -42,7 +42,7 @@ class Scale:
     steps: int
 
 
-SMALL, LARGE = Scale(chats=300, heldout=40, steps=200), Scale(chats=800, heldout=60, steps=600)
+SMALL, LARGE = Scale(chats=300, heldout=40, steps=200), Scale(chats=1000, heldout=60, steps=2500)
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,9 @@ class States:
 def eyas(*arguments: object, ranks: int = 1, may_find: bool = False) -> str:
     """Run a command of Eyas and give its standard output; `may_find`: exit status 1 is an answer, not a failure."""
     launch = [sys.executable, "-m"]
-    environment = dict(os.environ)
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}  # matrices so small that threads would mostly wait for one another
     if ranks > 1:
         launch += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m"]
-        environment.setdefault("OMP_NUM_THREADS", "1")
     words = [str(word) for word in arguments]
     console.print("eyas " + " ".join(words) + (f"   ({ranks} ranks)" if ranks > 1 else ""), markup=False, highlight=False, soft_wrap=True)
     command = [*launch, "eyas.cli.main", *words]
