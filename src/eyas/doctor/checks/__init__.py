@@ -8,6 +8,7 @@ from eyas.doctor.hypothesis import Hypothesis
 
 _FILES = (
     "checkpoint",
+    "tensors",
     "taps",
     "norms",
     "slots",

@@ -91,7 +91,7 @@ def try_offset(exam: Examination) -> Outcome:
     means = {name: float(subject.tensors[name].mean()) for name in norms}
     options = []
     for sign, words, candidates in (
-        (1.0, "plus 1", [n for n in norms if means[n] < 0.7]),
+        (1.0, "plus 1", [n for n in norms if means[n] < 1.0]),
         (-1.0, "minus 1", [n for n in norms if means[n] > 1.3]),
     ):
         groups = [norms, candidates, *([name] for name in candidates)]

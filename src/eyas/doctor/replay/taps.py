@@ -144,7 +144,8 @@ def _measured(exam: Examination, bench: Bench, other: Subject) -> Outcome:
     declared = format_taps(subject.taps)
     code = code_of(subject.taps, taps)
     spoken_for = exam.suspects("taps-other", "taps-shifted", "slot-order", "taps-impossible", "taps-undeclared", "files-mixed")
-    if not won.decisive(spoken_for, proven=is_proven(exam, won.after)) and not (code in _USUAL and _surely(exam, won)):
+    decisive = won.decisive(spoken_for, trained=well_trained(exam, won.before), proven=is_proven(exam, won.after))
+    if not decisive and not (code in _USUAL and _surely(exam, won)):
         text = f"{format_taps(taps)}: right on {percent(won.after)} of the rows, {declared}: {percent(won.before)}; not decisively more"
         return ruled_out(text, after=won.after, before=won.before, p=won.p, nats=won.nats, z=won.z)
     text = (
