@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from eyas.capture.trace import record_trace
 from eyas.cli.main import main
 from eyas.data.store import Dump
 from eyas.draft.checkpoint import draft_wiring_fields, read_draft, save_draft
+from eyas.draft.config import DraftConfig
+from eyas.draft.model import Eagle3Draft
 from eyas.formats import export_draft
 from eyas.taps import parse_taps
 from eyas.targets.loading import load_target
@@ -88,6 +91,26 @@ def test_from_files_that_do_not_say_to_a_draft_that_is_used(foreign: Path, tiny_
     assert read_draft(known).wiring.taps == parse_taps(TAPS)
     status, out, _ = run(capsys, "generate", "--target", target, "--draft", known, "--prompt", "Count from one to five.")
     assert status == 0
+
+
+def test_another_target_is_not_searched(tiny_targets, tmp_path: Path, capsys) -> None:
+    """Nothing that the states of another model say is about this draft."""
+    made_on, other = tiny_targets("llama"), tiny_targets("llama", seed=1)
+    target = load_target(str(made_on), device=torch.device("cpu"), dtype=torch.float32)
+    record_trace(target).save(tmp_path / "trace.safetensors")
+    draft = Eagle3Draft(DraftConfig.from_target(target.config, num_taps=2, draft_vocab_size=target.vocab_size))
+    wiring = Wiring(taps=parse_taps("embed,layer:1"), **draft_wiring_fields(draft))
+    save_draft(tmp_path / "draft", draft, wiring, tmp_path / "trace.safetensors", "card")
+    (tmp_path / "chats.jsonl").write_text(
+        json.dumps({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})
+    )
+    arguments = ("wiring", "infer", "--draft", tmp_path / "draft", "--data", tmp_path / "chats.jsonl", "--target")
+    status, _, err = run(capsys, *arguments, other)
+    assert (status, "is not the target that the draft draft was made on" in err) == (2, True), err
+    wide = Wiring(taps=wiring.taps, target_hidden_size=99, **draft_wiring_fields(draft))
+    save_draft(tmp_path / "wide", draft, wide, None, "card")
+    status, _, err = run(capsys, "wiring", "infer", "--draft", tmp_path / "wide", "--data", tmp_path / "chats.jsonl", "--target", made_on)
+    assert (status, "99" in err) == (2, True), err
 
 
 def test_a_dump_is_not_left_open(tiny_targets, tmp_path: Path, capsys) -> None:

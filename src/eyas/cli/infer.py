@@ -29,18 +29,26 @@ def infer(
     Says "undecided" where another choice is not significantly worse. A constant RoPE offset changes nothing and is not looked for.
     """
     from eyas.capture.corpus import read_corpus
-    from eyas.draft.checkpoint import load_draft, require_draft
+    from eyas.capture.trace import Trace, check_identity
+    from eyas.draft.checkpoint import load_draft, read_wiring
     from eyas.errors import UserError
     from eyas.evaluate.infer.infer import InferSettings, infer_wiring
+    from eyas.progress import console
+    from eyas.targets.describe import target_wiring
     from eyas.targets.loading import load_target, resolve_device, resolve_dtype
+    from eyas.wiring import require_match
 
     if rows < 1:
         raise UserError("--rows must be at least 1", got=rows)
     where, number_type = resolve_device(device), resolve_dtype(dtype)
-    require_draft(draft)
+    require_match(read_wiring(draft), "the draft", target_wiring(target, trust_remote_code), "the target")
     corpus = read_corpus(data, target, trust_remote_code)
     loaded = load_target(target, device=where, dtype=number_type, trust_remote_code=trust_remote_code)
     held = load_draft(draft, loaded, number_type, taps_known=False)
+    if held.trace_file is not None:
+        check_identity(loaded, Trace.load(held.trace_file), f"the draft {held.name}")
+    else:
+        console.print("the draft brings no trace, so it is not known whether this is the target that it was trained on", highlight=False)
     corpus.check(loaded.vocab_size, getattr(loaded.config, "max_position_embeddings", None))
     report = infer_wiring(loaded, held.draft, corpus.texts, InferSettings(num_rows=rows))
     if as_json:
