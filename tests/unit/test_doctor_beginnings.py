@@ -35,13 +35,14 @@ ADDED = "<system>You are a helpful assistant with a name.</>"
 
 
 def test_texts_without_the_prompt_are_told():
-    found = check_beginnings(Letters(ADDED), [sample("<user>how much is it?</>")] * 4, "render again")
+    texts = [sample("<user>how much is it?</>")] * 5 + [sample("<system>Be brief.</><user>how much?</>")] * 5
+    found = check_beginnings(Letters(ADDED), texts, "render again")
     assert found is not None
     assert found.faults[0].code == "template-differs"
 
 
 def test_texts_with_it_or_with_one_of_their_own_are_right():
-    good = [sample(f"{ADDED}<user>how much is it?</>"), sample("<system>Be brief.</><user>how much?</>")]
+    good = [sample(f"{ADDED}<user>how much is it?</>"), *[sample("<system>Be brief.</><user>how much?</>")] * 6]
     assert check_beginnings(Letters(ADDED), good, "render again") is None
 
 

@@ -12,22 +12,23 @@ if TYPE_CHECKING:
 
 _MARK = "EYASMARK"
 _ENOUGH = 32  # characters of a beginning: behind them a date may stand, which is another every day
-_MOST = 0.9  # of the texts
+_MOST, _FEWEST = 0.9, 4  # of the texts without a system prompt of their own
 
 
 def check_beginnings(tokenizer: Any, samples: Sequence[RawSample], remedy: str) -> Outcome | None:
-    """A fault if most texts begin otherwise than any chat does; None if they do not, or the template does not show it."""
-    served = [text for text in (_before_content(tokenizer, "user"), _before_content(tokenizer, "system")) if text]
-    if len(served) < 2:  # a template that knows no system prompt adds none
+    """A fault if of the texts without a system prompt of their own nearly all begin otherwise than such a chat does.
+
+    None if they do not, or if the template does not show how chats begin.
+    """
+    plain, with_system = _before_content(tokenizer, "user"), _before_content(tokenizer, "system")
+    if not plain or not with_system:  # a template that knows no system prompt adds none
         return None
-    length = max(map(len, served))
-    texts = [_text(tokenizer, sample, length) for sample in samples]
-    other = [text for text in texts if not any(_begins(text, one) for one in served)]
-    if len(other) <= _MOST * len(samples):
+    texts = [_text(tokenizer, sample, max(len(plain), len(with_system))) for sample in samples]
+    right = sum(_begins(text, plain) for text in texts)
+    other = [text for text in texts if not _begins(text, plain) and not _begins(text, with_system)]
+    if len(other) < _FEWEST or len(other) <= _MOST * (len(other) + right):
         return None
-    words = (
-        f"{len(other)} of {len(samples)} texts begin with {_short(other[0])}; the served template begins a chat with {_short(served[0])}"
-    )
+    words = f"{len(other)} of {len(samples)} texts begin with {_short(other[0])}; the served template begins a chat with {_short(plain)}"
     return confirmed(Fault("template-differs", "dump", (Evidence(f"{words}, or with a system prompt of its own"),), remedy, 0.75))
 
 

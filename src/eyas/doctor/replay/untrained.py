@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from eyas.doctor.catalog import CATALOG
 from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, percent, ruled_out, untestable
 from eyas.doctor.noise import untrained_parts
 from eyas.doctor.replay.bench import Bench
@@ -25,17 +26,23 @@ if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
 
 _DRAWS = 6
+_ROUNDED = 2**-7  # by bf16, twice
 _MISSED = -0.02  # nats: so much worse is what no draw comes near
 _IDLE = -0.02  # in accuracy
 _HARM, _HARM_SIGMAS, _HARM_CHANCE = 0.05, 6.0, 1e-4
+# What else may seem to help a draft of which a part is another's.
+_COVERED = tuple(code for code, row in CATALOG.items() if row.kind in "BCDE" or code in ("map-other", "head-foreign"))
 _RESTORE = "restore this tensor from the checkpoint that was trained; if there is none, the draft must be trained"
 # Behind an fc of noise one choice of states is as good as another, and some are better by chance.
 _LOOKS_LIKE = ("taps-other", "taps-shifted", "slot-order", "map-other", "head-foreign", "norm-placement", "norm-state", "half-order")
 
 
 def try_parts(exam: Examination) -> Outcome:
-    """First the matrices that look like noise, then the branches."""
+    """First the matrices that are the target's own, then those that look like noise, then the branches."""
     bench = bench_of(exam)
+    copied = _of_target(exam)
+    if copied:
+        return confirmed(Fault("weights-untrained", "draft", tuple(copied), _RESTORE, 0.93, covers=_COVERED))
     if unmended(exam) or exam.suspects("target-changed", "other-target"):
         return untestable("the draft is broken otherwise: whatever stands in its parts, it does no better")
     names = untrained_parts({name: tensor for name, tensor in exam.tensors.items() if name in bench.subject.tensors})
@@ -77,6 +84,19 @@ def _branches(subject: Subject) -> dict[str, Subject]:
         less = [torch.zeros_like(block) if place == slot else block for place, block in enumerate(blocks)]
         found[f"fc's columns of slot {slot}"] = subject.having({"fc.weight": torch.cat(less, dim=1)})
     return found
+
+
+def _of_target(exam: Examination) -> list[Evidence]:
+    """Matrices of the layer that are those of a layer of the target, number by number; none if most are, as before any training."""
+    target = exam.loaded_target
+    own = {name: tensor.float() for name, tensor in exam.tensors.items() if name.startswith("midlayer.") and tensor.ndim == 2}
+    found = {}
+    for key, theirs in target.model.state_dict().items() if target is not None else ():
+        name = "midlayer." + key.rsplit(".layers.", 1)[-1].partition(".")[2]
+        mine = own.get(name)
+        if mine is not None and mine.shape == theirs.shape and torch.allclose(mine, theirs.float(), rtol=_ROUNDED, atol=1e-6):
+            found[name] = Evidence(f"{name} is the target's {key}, number by number: no training left it so", {"tensor": name})
+    return list(found.values()) if len(found) < len(own) / 2 else []
 
 
 def _untrained(exam: Examination, bench: Bench, name: str) -> Evidence | None:
