@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _ENGINE = "What serves the draft: vllm==V or sglang==V (judged without running it), or embedded (run)."
 _SERVER = "A running OpenAI-compatible server to ask: http://HOST:PORT; its key is read from EYAS_API_KEY."
-_METRICS = "What a server's /metrics gave, or its figures as JSON: a file, or an address to read them from."
+_METRICS = "What a server's /metrics gave, its figures as JSON, or what a benchmark printed: a file, or an address to read them from."
 _DEPTH = "How deep: static (configs and headers), weights, replay (real text), live (a server, the embedded engine, figures)."
 
 app = typer.Typer(rich_markup_mode=None)
