@@ -56,7 +56,7 @@ _KIMI = {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "routed_scal
 _V32 = {"first_k_dense_replace": 3, "routed_scaling_factor": 2.5, "index_topk": 16, "index_head_dim": 16, "index_n_heads": 16}
 # Scales at the start, times initializer_range. At equal ones the first layer of so narrow a model drowns the embedding, and of
 # sixty layers the last two hardly matter: a teacher taken two layers too early would be no fault.
-_EMBEDDING, _FIRST_LAYER, _LAST_LAYER = 10.0, 0.25, 1.5
+_EMBEDDING, _FIRST_LAYER = 10.0, 0.25
 _WRITES = ("o_proj.weight", "down_proj.weight", "experts.down_proj")  # what a layer adds to the residual stream passes through these
 _DEEP = {"num_hidden_layers": 61, "num_experts_per_tok": 8, "moe_intermediate_size": 16}
 _SHALLOW = {"num_hidden_layers": 12, "num_experts_per_tok": 4, "moe_intermediate_size": 32, "n_routed_experts": 32}
@@ -64,12 +64,14 @@ _SHALLOW = {"num_hidden_layers": 12, "num_experts_per_tok": 4, "moe_intermediate
 
 @dataclass(frozen=True)
 class Recipe:
-    """`settings` are those of the text model's config; what it is in words is `summary`."""
+    """`settings` are those of the text model's config; what it is in words is `summary`. `last_layer` is the scale at the start of
+    what the last layer writes."""
 
     family: str
     summary: str
     settings: Mapping[str, Any]
     teaching: Teaching
+    last_layer: float = 1.5
 
 
 _LONG, _SHORT = Teaching(num_steps=300, batch_size=8, learning_rate=2e-3), Teaching(num_steps=300, batch_size=8, learning_rate=4e-3)
@@ -86,6 +88,7 @@ RECIPES: dict[str, tuple[Recipe, Recipe]] = {  # at full size and small
             "DeepSeek-V3.2's shape: 61 layers, MLA with sparse attention to 16 positions, 256 experts top-8",
             _COMMON | _V32 | _DEEP | {"n_routed_experts": 256, "n_group": 8, "topk_group": 4},
             _LONG,
+            last_layer=5.0,  # at 1.5 it learns to have its answer ready two layers early, in nine of ten places
         ),
         Recipe(
             "deepseek_v32",
@@ -143,7 +146,7 @@ def make_target(name: str, folder: Path, *, small: bool = False, seed: int = 0) 
 def _teach_and_save(recipe: Recipe, seed: int, out: Path) -> int:
     tokenizer = made_tokenizer()
     model = auto_class(recipe.family).from_config(_config(recipe, tokenizer), dtype=torch.float32)
-    _set_scales(model, family_of(recipe.family))
+    _set_scales(model, family_of(recipe.family), recipe.last_layer)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     teaching = recipe.teaching
     chats = made_chats(teaching.num_steps * teaching.batch_size, _TEACHING_SEED, held_out=False)
@@ -154,12 +157,12 @@ def _teach_and_save(recipe: Recipe, seed: int, out: Path) -> int:
 
 
 @torch.no_grad()
-def _set_scales(model: Any, family: Family) -> None:
+def _set_scales(model: Any, family: Family, last_layer: float) -> None:
     """Embeddings of unit size, and layers that write more the deeper they stand, as in large models."""
     backbone = resolve(model, family.backbone, "the text backbone")
     resolve(backbone, family.embed, "the embedding").weight.mul_(_EMBEDDING)
     layers = resolve(backbone, family.layers, "the decoder layers")
-    growth = (_LAST_LAYER / _FIRST_LAYER) ** (1 / (len(layers) - 1))
+    growth = (last_layer / _FIRST_LAYER) ** (1 / (len(layers) - 1))
     for depth, layer in enumerate(layers):
         for name, parameter in layer.named_parameters():
             if name.endswith(_WRITES):
