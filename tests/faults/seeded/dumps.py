@@ -87,9 +87,9 @@ def teacher_of(boundary: Callable[[int], int], norm: bool = True) -> Callable[[S
 
         def change(number: int, rows: Rows) -> None:
             with torch.no_grad():
-                held = states[number]
-                rows["teacher"].copy_(target.norm(held) if norm else held)
-                rows["top1"].copy_(target.head(rows["teacher"][None])[0].argmax(-1))
+                state = target.norm(states[number]) if norm else states[number]
+                rows["teacher"].copy_(state)  # to the dump's dtype
+                rows["top1"].copy_(target.head(state[None])[0].argmax(-1))
 
         return change
 
