@@ -69,6 +69,11 @@ def same_target(exam: Examination) -> Outcome:
     if target.config.problem:
         fault = Fault("config-broken", "target", (Evidence(f"the target's {target.config.problem}"),), "copy the target again, whole", 0.9)
         return confirmed(fault)
+    lost = [name for name in ("model_type",) if not isinstance(target.config.value.get(name), str)]
+    lost += [name for name, value in (("num_hidden_layers", target.num_layers), ("hidden_size", target.hidden_size)) if value is None]
+    if lost:
+        text = f"the target's config.json names no {', '.join(lost)}: it is no model's, or a part of one"
+        return confirmed(Fault("config-broken", "target", (Evidence(text),), "copy the target again, whole", 0.9))
     here = {"num_target_layers": target.num_layers, "target_hidden_size": target.hidden_size, "target_vocab_size": target.vocab_size}
     faults = []
     for name, said in (("draft", exam.draft.said if exam.draft else {}), ("dump", exam.dump.wiring if exam.dump else {})):

@@ -16,6 +16,7 @@ from eyas.doctor.exhibits import Exhibits, Options
 from eyas.doctor.hypothesis import DEPTHS, Diagnosis, Evidence, Fault, Finding, Hypothesis, Outcome, Tested, untestable
 from eyas.doctor.joint import joined
 from eyas.doctor.next_steps import next_steps
+from eyas.doctor.opening.draft import refuse_target
 from eyas.doctor.reported import require_figures
 from eyas.doctor.signatures import boosts, suspicions
 from eyas.doctor.verdict import summary_of, verdict_of
@@ -36,6 +37,8 @@ def examine(exhibits: Exhibits, options: Options) -> tuple[Diagnosis, Examinatio
     options.check()
     started = time.perf_counter()
     exam = Examination(exhibits, options)
+    if exam.draft is not None:
+        refuse_target(exam.draft)
     exam.open_remote()
     require_figures(exam)
     boost = boosts(exam)

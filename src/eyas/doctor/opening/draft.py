@@ -14,10 +14,12 @@ from typing import Any
 
 from eyas.doctor.opening.headers import TensorInfo, Weights, read_weights
 from eyas.doctor.opening.plain import Object, inside, read_object, whole
+from eyas.errors import UserError
 
 SWITCHES = ("norm_before_fc", "fc_norm", "norm_before_residual", "norm_output")
 IDS = "eagle_aux_hidden_state_layer_ids"
 _PREFIX = re.compile(r"^(?:draft_model\.)?(?:model\.)?(layers\.0\.|midlayer\.)?(.+)$")
+_LAYERS = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 _DROPPED = re.compile(r"(.*\.)?(rotary_emb\.inv_freq|mask_hidden)$|^verifier_(norm|lm_head)\.weight$")
 _LAYER = {f"self_attn.{part}_proj.{end}" for part in ("q", "k", "v", "o") for end in ("weight", "bias")}
 _LAYER |= {f"mlp.{part}_proj.{end}" for part in ("gate", "up", "down") for end in ("weight", "bias")}
@@ -161,6 +163,18 @@ class DraftFiles:
 
     def has(self, name: str) -> bool:
         return name in self.tensors
+
+
+def refuse_target(draft: DraftFiles) -> None:
+    """Raises UserError for a whole model. Every EAGLE-3 draft has an fc; a model with many layers and none is what drafts are made for."""
+    layers = {found[1] for key in draft.weights.tensors if (found := _LAYERS.search(key)) is not None}
+    if len(layers) > 1 and not any(name.startswith("fc.") for name in draft.tensors):
+        raise UserError(
+            f"--draft is a target, not a draft: {draft.folder}",
+            got=f"{len(layers)} layers, and no fc that reads states",
+            allowed="the folder of an EAGLE-3 draft",
+            remedy="give the draft's folder; its target is named by --target",
+        )
 
 
 def open_draft(folder: Path) -> DraftFiles:

@@ -138,7 +138,8 @@ def _head_source(files: DraftFiles, known: dict[str, Any], embedding: bool, head
 def stand_ins(exam: Examination, config: DraftConfig) -> tuple[dict[str, torch.Tensor], list[str]]:
     """All tensors that such a draft has; those that are missing as an engine would leave them. Returns notes on these.
 
-    Single numbers that are none stand as 0. Raises UserError if a tensor has more of them: such a draft says nothing in a replay.
+    Single numbers that are none stand as 0. Raises UserError if a tensor has more of them, or a matrix of the layer is missing: such a
+    draft says nothing in a replay.
     """
     from eyas.draft.checkpoint import wanted_shapes
 
@@ -154,6 +155,8 @@ def stand_ins(exam: Examination, config: DraftConfig) -> tuple[dict[str, torch.T
             fits = tensor is not None and tensor.shape == shape
             found[name] = tensor.long() if fits and tensor is not None else torch.zeros(shape, dtype=torch.long)
         elif name != "t2d":
+            if len(shape) == 2 and name.startswith(("fc.", "midlayer.")):
+                raise UserError(f"{name} is missing or of another shape: what would stand in for it says nothing of the draft")
             missing.append(name)
             found[name] = torch.ones(shape) if len(shape) == 1 and "bias" not in name else 0.02 * torch.randn(shape, generator=generator)
     ids = (found["d2t"] + torch.arange(len(found["d2t"]))).clamp(0, config.vocab_size - 1)

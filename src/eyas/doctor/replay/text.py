@@ -26,6 +26,7 @@ _CHATS = 200
 _TOGETHER = 8  # texts in one forward
 _REFUSED = 0.02  # of the chats that the template may refuse before the file is called broken
 _THOUGHTS = ("<think>", "<|thinking|>")
+_PREPARED = "prepared.json"
 
 
 def check_tokenizer(exam: Examination) -> Outcome:
@@ -160,6 +161,9 @@ def check_data(exam: Examination) -> Outcome:
     assert data is not None
     assert exam.target is not None
     if data.is_dir():
+        if not (data / _PREPARED).is_file():
+            text = f"{data.name} is a folder without {_PREPARED}: neither chats nor what eyas data prepare writes"
+            return confirmed(Fault("data-broken", "data", (Evidence(text),), "give a JSON Lines file of chats, or a prepared folder", 0.7))
         return ruled_out("the chats are prepared already")
     try:
         tokenizer = load_tokenizer(str(exam.target.folder), exam.exhibits.trust_remote_code)
