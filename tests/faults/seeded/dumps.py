@@ -206,6 +206,19 @@ def of_others(s: Set) -> Set:
     return redump(s, change).but(given=("target", "draft", "dump"))
 
 
+def of_others_now_and_then(s: Set) -> Set:
+    """One sample in eight has another one's states."""
+    dump = Dump.open(s.dump)
+    states = [dump.sample(number).states for number in range(dump.num_samples)]
+
+    def change(number: int, rows: Rows) -> None:
+        if number % 8 == 0:
+            others = torch.cat([*states[number + 1 :], *states[:number]])
+            rows["states"].copy_(others[: len(rows["states"])])
+
+    return redump(s, change).but(given=("target", "draft", "dump"))
+
+
 def short_states(path: Path) -> None:
     held = dict(load_file(path))
     held["states"] = held["states"][:-8].clone()
@@ -245,6 +258,7 @@ add("dump-not-finite", "infinity in some rows", lambda s: redump(s, poke(float("
 add("dump-not-finite", "huge values in some rows", lambda s: redump(s, poke(3e30)).but(given=NO_DRAFT), "qwen3")
 add("dump-empty-rows", "a prefix of many samples is empty", lambda s: redump(s, empty_head).but(given=NO_DRAFT), "llama", "qwen3")
 add("dump-other-rows", "states of other samples", of_others, *FAMILIES)
+add("dump-other-rows", "states of other samples in one of eight", of_others_now_and_then, "llama", "deepseek_v3")
 add("dump-short", "fewer states than tokens", first_shard(short_states), depths=FILES)
 add("dump-size", "states in twice the width that the manifest says", lambda s: wide(s), depths=FILES)
 add("dump-repeats", "validation repeats training", repeated, depths=REPLAY)

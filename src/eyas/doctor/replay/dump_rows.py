@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from eyas.doctor.catalog import CATALOG
 from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, percent, ruled_out, untestable
+from eyas.doctor.replay.dump_samples import strange_states
 from eyas.files import sha256_file
 
 if TYPE_CHECKING:
@@ -46,7 +47,10 @@ def check_repeats(exam: Examination) -> Outcome:
 
 
 def check_own_samples(exam: Examination) -> Outcome:
-    """Samples whose labels follow their text far more rarely than those of all others: they are somebody else's."""
+    """Samples whose states or labels are far from their own text's, where those of all others are not: they are somebody else's."""
+    strange = strange_states(exam)
+    if strange is not None:
+        return strange
     shares = {sample.id: share for sample in exam.samples if (share := _follows(exam, sample)) is not None}
     if len(shares) < 5:
         return untestable("too few samples store the target's own tokens")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _AGAIN = "copy the dump again from where it was made; if it was made so, capture again"
 _GATHER = "gather rows and columns of all ranks before they are written; eyas capture does"
-_ABSURD = 1e5  # times the usual size of a row
+_ABSURD, _TINY = 1e5, 1e-3  # times the usual size of a row
 _COLUMNS = 1 / 16  # of a state, from which on empty columns are a rank's
 _WEIGHTS = {"dump-not-finite": 0.86, "dump-empty-rows": 0.84, "states-scattered": 0.92}
 _COVERED = ("dump-other-rows", "states-partial", "taps-other", "norm-state", "dump-empty-rows")
@@ -60,7 +60,8 @@ def check_values(exam: Examination) -> Outcome:
 def _fault(code: str, texts: list[str], count: int) -> Fault:
     evidence = (*(Evidence(text) for text in texts[:3]), Evidence(f"{len(texts)} places in {count} samples"))
     scattered = code == "states-scattered"
-    return Fault(code, "dump", evidence, _GATHER if scattered else _AGAIN, _WEIGHTS[code], covers=_COVERED if scattered else ())
+    covers = _COVERED if scattered else ("context-lost", "dump-other-rows") if code == "dump-empty-rows" else ()
+    return Fault(code, "dump", evidence, _GATHER if scattered else _AGAIN, _WEIGHTS[code], covers=covers)
 
 
 def _look(seen: _Seen, sample: str, name: str, values_TW: torch.Tensor) -> None:
@@ -69,7 +70,7 @@ def _look(seen: _Seen, sample: str, name: str, values_TW: torch.Tensor) -> None:
     bad_T = ~torch.isfinite(norms_T)
     usual = float(norms_T[~bad_T].median()) if bool((~bad_T).any()) else 0.0
     huge_T = ~bad_T & (norms_T > _ABSURD * max(usual, 1e-6))
-    zero_T = norms_T == 0
+    zero_T = norms_T <= _TINY * usual
     if bool(bad_T.any()):
         where = f"in {int(bad_T.sum())} rows, first in row {int(bad_T.nonzero()[0])}"
         seen.add("dump-not-finite", f"{sample}: {name} hold NaN or infinity {where}")
@@ -77,7 +78,7 @@ def _look(seen: _Seen, sample: str, name: str, values_TW: torch.Tensor) -> None:
         where = f"in row {int(huge_T.nonzero()[0])}, usual is {usual:.3g}"
         seen.add("dump-not-finite", f"{sample}: {name} reach {float(norms_T[~bad_T].max()):.3g} {where}")
     if bool(zero_T.any()):
-        where = f"{int(zero_T.sum())} of {len(zero_T)} rows of {name} are zero, first row {int(zero_T.nonzero()[0])}"
+        where = f"{int(zero_T.sum())} of {len(zero_T)} rows of {name} are zero or nearly so, first row {int(zero_T.nonzero()[0])}"
         seen.add("dump-empty-rows", f"{sample}: {where}")
         seen.empty.append(float(zero_T.float().mean()))
     largest_W = values_TW.nan_to_num(1.0).abs().amax(0)
