@@ -40,6 +40,7 @@ class Wrong:
     cached_states: the draft reads zeros for a prompt that it has seen before. cached_prompt: a seen prompt loses a token.
     chunk: of a longer prompt only what follows its first so many tokens is read. strict: fields beyond OpenAI's are refused.
     plain: it decodes without the draft. stuck: it says what it serves, and answers no prompt.
+    by_request: it counts the rounds of each request in its answer, as vLLM does when told to.
     """
 
     engine: Spoil | None = None
@@ -54,6 +55,7 @@ class Wrong:
     key: str | None = None
     plain: bool = False
     stuck: bool = False
+    by_request: bool = False
 
 
 @dataclass
@@ -199,6 +201,8 @@ class Serving:
         choice: dict[str, Any] = {"index": 0, "finish_reason": output.finish_reason}
         choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
         answer: dict[str, Any] = {"choices": [choice], "usage": {"prompt_tokens": len(prompt), "completion_tokens": len(output.tokens)}}
+        if self.wrong.by_request:
+            answer["metrics"] = {"speculative_decoding": _counts(output)}
         if body.get("return_token_ids"):
             choice["token_ids"] = list(output.tokens)
             (answer if chat else choice)["prompt_token_ids"] = list(prompt)
@@ -208,13 +212,12 @@ class Serving:
         sampling = body["sampling_params"]
         output = self.answer(body["input_ids"], sampling["max_new_tokens"], str(body.get("extra_key")))
         rounds = [round_ for round_ in output.rounds if round_.num_proposed]
-        histogram = [sum(round_.num_accepted == count for round_ in rounds) for count in range(K + 1)]
         meta: dict[str, Any] = {"prompt_tokens": len(body["input_ids"]), "completion_tokens": len(output.tokens)}
         meta |= {"finish_reason": {"type": output.finish_reason}}
         if self.wrong.plain:
             return {"text": self.target.tokenizer.decode(list(output.tokens)), "output_ids": list(output.tokens), "meta_info": meta}
         meta |= {"spec_verify_ct": len(rounds), "spec_num_correct_drafts": sum(round_.num_accepted for round_ in rounds)}
-        meta |= {"spec_correct_drafts_histogram": histogram, "spec_accept_length": len(output.tokens) / max(1, len(rounds))}
+        meta |= {"spec_correct_drafts_histogram": _histogram(output), "spec_accept_length": len(output.tokens) / max(1, len(rounds))}
         return {"text": self.target.tokenizer.decode(list(output.tokens)), "output_ids": list(output.tokens), "meta_info": meta}
 
     def speculation(self) -> dict[str, Any]:
@@ -226,6 +229,21 @@ class Serving:
         text = self.target.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         text = self.wrong.render(text) if self.wrong.render is not None else text
         return [int(token) for token in self.target.tokenizer.encode(text, add_special_tokens=False)]
+
+
+def _histogram(output: Output) -> list[int]:
+    """Rounds that accepted exactly 0 to K drafts."""
+    rounds = [round_ for round_ in output.rounds if round_.num_proposed]
+    return [sum(round_.num_accepted == count for round_ in rounds) for count in range(K + 1)]
+
+
+def _counts(output: Output) -> dict[str, Any]:
+    histogram = _histogram(output)
+    rounds, accepted = sum(histogram), sum(place * count for place, count in enumerate(histogram))
+    proposed = sum(round_.num_proposed for round_ in output.rounds)
+    shares = {"mean_acceptance_length": 1 + accepted / max(1, rounds), "draft_acceptance_rate": accepted / max(1, proposed)}
+    counts = {"num_spec_steps": rounds, "num_accepted_draft_tokens": accepted, "num_draft_tokens": proposed, "num_spec_tokens": K}
+    return {**shares, "acceptance_histogram": histogram, **counts}
 
 
 def _handler(serving: Serving) -> type[BaseHTTPRequestHandler]:

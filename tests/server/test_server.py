@@ -136,6 +136,13 @@ def test_a_server_that_answers_no_prompt_is_left_before_anything_is_computed(ser
     assert time.monotonic() - begun < 30
 
 
+def test_requests_that_are_counted_by_themselves_can_have_company(serve: Serve, served_set: Path):
+    found = asked(served_set, serve(Wrong(others=40, by_request=True)))
+    assert codes(found) == []
+    assert found.verdict == "healthy"
+    assert set(judgements(found).values()) == {"ruled out"}
+
+
 def test_what_could_not_be_tested_of_a_server_is_not_called_healthy(serve: Serve, served_set: Path):
     found = asked(served_set, serve(Wrong(others=40)))
     assert found.verdict == "inconclusive"

@@ -10,7 +10,7 @@ from typing import Any
 from eyas.doctor.server_figures import ServerFigures
 
 _MAX_DEPTH = 12
-_ROUNDS = ("num_drafts", "rounds", "num_rounds", "spec_verify_ct", "verify_ct")
+_ROUNDS = ("num_drafts", "rounds", "num_rounds", "spec_verify_ct", "verify_ct", "num_spec_steps")
 _PROPOSED = ("num_draft_tokens", "draft_tokens", "proposed", "spec_num_proposed_drafts", "spec_draft_token_num", "total_draft_tokens")
 _ACCEPTED = (
     "num_accepted_tokens",
@@ -19,6 +19,7 @@ _ACCEPTED = (
     "spec_num_correct_drafts",
     "spec_accept_token_num",
     "spec_accepted_drafts",
+    "num_accepted_draft_tokens",
 )
 _COUNTS = ("num_accepted_tokens_per_pos", "acceptance_counts")
 _RATES = ("per_position_acceptance_rates", "per_position_acceptance_rate", "acceptance_rate_per_pos", "unconditional")
@@ -31,7 +32,8 @@ _LENGTH = (
     "accept_length",
 )
 _RATE = ("draft_acceptance_rate", "acceptance_rate", "spec_accept_rate", "accept_rate")
-_HISTOGRAM = ("spec_correct_drafts_histogram", "spec_accept_histogram")
+_SGLANG_HISTOGRAM = ("spec_correct_drafts_histogram", "spec_accept_histogram")
+_HISTOGRAM = (*_SGLANG_HISTOGRAM, "acceptance_histogram")
 _K = ("num_speculative_tokens", "num_spec_tokens")
 _K_AND_ONE = ("speculative_num_draft_tokens", "spec_num_draft_tokens")
 _STARTS = ("vllm:", "spec_decode_", "sglang:")
@@ -59,11 +61,11 @@ def _figures(item: dict[str, Any], where: str, known: int | None) -> ServerFigur
         rounds = rounds or sum(histogram)
         counts = tuple(reversed(list(accumulate(reversed(histogram[1:])))))
     ours = "vllm_acceptance_length" in item
-    request = any(name in item for name in ("spec_verify_ct", *_HISTOGRAM))
+    request = any(name in item for name in ("spec_verify_ct", *_SGLANG_HISTOGRAM))
     sglang = request or any(name.startswith(("spec_", "avg_spec_")) for name in item)
     proposed, accepted = None if ours else _number(item, _PROPOSED), _number(item, _ACCEPTED)
     return ServerFigures(
-        "eyas" if ours else "sglang" if sglang else "vllm" if "num_drafts" in item else "unknown",
+        "eyas" if ours else "sglang" if sglang else "vllm" if {"num_drafts", "num_spec_steps"} & set(item) else "unknown",
         where,
         num_draft_tokens=_whole(item, "num_draft_tokens") if ours else _k_of(item) or known,
         rounds=rounds,

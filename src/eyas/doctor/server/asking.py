@@ -189,7 +189,7 @@ class Asking:
         if own:
             figures = joined_figures(own)
             count = self.server.about.num_draft_tokens or figures.num_draft_tokens
-            return replace(figures, where=where, num_draft_tokens=count), told
+            return replace(figures, where=where, num_draft_tokens=count), max(told, self._hits_since(before))
         if self.server.about.speculates is False:
             return ServerFigures("sglang", where, rounds=0.0, proposed=0.0, accepted=0.0), told
         if isinstance(before, str):
@@ -202,6 +202,10 @@ class Asking:
         except UserError as error:
             return f"the server's /metrics failed: {error.what}", told
         return between(before, after, num_tokens, where), max(told, int(after.cache_hits - before.cache_hits))
+
+    def _hits_since(self, before: Counters | str) -> int:
+        after = self._scrape()
+        return 0 if isinstance(before, str) or isinstance(after, str) else int(after.cache_hits - before.cache_hits)
 
     def _scrape(self) -> Counters | str:
         try:

@@ -4,7 +4,8 @@ Prompts go as token ids, so that no template or tokenizer of the server's stands
 a server may have been given is overridden: what comes back must be the target's own greedy choice.
 
     any server          POST /v1/completions with ids; POST /v1/chat/completions where there is no tokenizer to make ids
-    vLLM                gives the ids of its answer (return_token_ids, since 0.10.2), takes cache_salt
+    vLLM                gives the ids of its answer (return_token_ids, since 0.10.2), takes cache_salt; with
+                        --per-request-spec-decode-metrics summary (0.32) it counts the rounds of each request, too
     SGLang              POST /generate: ids both ways, and the rounds of each request in meta_info
 
 Read in the sources of vLLM 0.32 and SGLang 0.5.23.
@@ -60,7 +61,7 @@ class About:
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer. Ids and counts are None where the server gives none; `rounds` where it counts each request's (SGLang)."""
+    """One answer. Ids and counts are None where the server gives none; `rounds` where it counts each request's."""
 
     text: str
     tokens: tuple[int, ...] | None = None
@@ -181,6 +182,9 @@ def _completion(value: Any) -> Reply:
     text = message.get("content") if isinstance(message, dict) else choice.get("text")
     usage = value.get("usage") if isinstance(value.get("usage"), dict) else {}
     details = usage.get("prompt_tokens_details")
+    metrics = value.get("metrics")
+    counted = metrics.get("speculative_decoding") if isinstance(metrics, dict) else None
+    figures = figures_in(counted, "the server") if isinstance(counted, dict) else []
     return Reply(
         text=text if isinstance(text, str) else "",
         tokens=_ids(choice.get("token_ids")),
@@ -188,6 +192,7 @@ def _completion(value: Any) -> Reply:
         prompt_tokens=_ids(choice.get("prompt_token_ids")) or _ids(value.get("prompt_token_ids")),
         num_prompt_tokens=_count(usage.get("prompt_tokens")),
         num_cached_tokens=_count(details.get("cached_tokens")) if isinstance(details, dict) else None,
+        rounds=figures[0] if figures else None,
     )
 
 
