@@ -138,7 +138,9 @@ class Comparison:
         speaks for it. proven: these texts are of the kind that it was trained for. If they are not, any change may do some good, and
         only a large gain tells, in hits and in probability.
         """
-        if trained and self.gain >= 0.01 and self.z >= 4.5 and self.p <= 0.02:
+        if trained and (
+            (self.gain >= 0.01 and self.z >= 4.5 and self.p <= 0.02) or (self.gain >= _GAIN and self.z >= 8 and self.p <= 0.05)
+        ):
             return True
         if suspected and self.p <= 0.02 and self.z >= 3 and self.gain > 0:
             return True

@@ -118,4 +118,4 @@ def try_normed_states(exam: Examination) -> Outcome:
         for group in dict.fromkeys(groups)
         if group and group != subject.normed
     ]
-    return try_options(exam, "norm-state", options)
+    return try_options(exam, "norm-state", options, small=False)

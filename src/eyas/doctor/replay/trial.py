@@ -50,11 +50,13 @@ def try_options(
     factor: float = 1.0,
     least: float = 0.0,
     shadow: tuple[str, ...] = (),
+    small: bool = True,
 ) -> Outcome:
     """Args:
     step: by which the fix is judged; at step 1 the first step must not get worse.
     factor: how many times as accurate as before it must be: more than 1 for fixes that also give the draft more to know.
     least: how accurate it must be.
+    small: whether a small gain of a well trained draft may tell; not for fixes that a draft can gain by without having been trained so.
     """
     bench = bench_of(exam)
     if not options:
@@ -62,7 +64,7 @@ def try_options(
     before = bench.results(bench.subject, step + 1)
     hopeful = _screened(bench, options, step)
     tried = {option.what: compare(bench.results(option.subject, step + 1)[step], before[step]) for option in hopeful}
-    trained = factor == 1.0 and well_trained(exam, before[0].accuracy)
+    trained = small and factor == 1.0 and well_trained(exam, before[0].accuracy)
     proven = {what: is_proven(exam, item.after if step == 0 else before[0].accuracy) for what, item in tried.items()}
     good = [option for option in hopeful if tried[option.what].decisive(suspected, trained=trained, proven=proven[option.what])]
     good = [option for option in good if tried[option.what].after >= max(least, factor * tried[option.what].before)]
