@@ -58,6 +58,10 @@ class Wrong:
     by_request: bool = False
 
 
+class _Http(ThreadingHTTPServer):
+    request_queue_size = 128  # of five, as it is by default, a busy machine turns some away when many come at once
+
+
 @dataclass
 class _Job:
     prompt: list[int]
@@ -78,7 +82,7 @@ class Serving:
         self._seen: set[tuple[str, tuple[int, ...]]] = set()
         self._jobs: queue.Queue[_Job | None] = queue.Queue()
         self._count()
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._http = _Http(("127.0.0.1", 0), _handler(self))
         self._http.daemon_threads = True
         self._threads = [threading.Thread(target=self._work, daemon=True), threading.Thread(target=self._http.serve_forever, daemon=True)]
         for thread in self._threads:
