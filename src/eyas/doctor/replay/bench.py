@@ -10,7 +10,7 @@ import torch
 from eyas.doctor.checks.taps import default_boundaries
 from eyas.doctor.hypothesis import Fault, Slot
 from eyas.doctor.replay.measuring import Result, compare, measure
-from eyas.doctor.replay.subject import Subject, reverted
+from eyas.doctor.replay.subject import Subject, changed, reverted
 from eyas.doctor.replay.texts import evidence_of
 from eyas.draft.config import DraftConfig
 from eyas.errors import UserError
@@ -81,7 +81,9 @@ class Bench:
                 dropped.append(fault)
         if dropped:
             self.note()
-        return dropped
+        left = changed(self.given, self.subject)  # what was changed and changed back is no fault either
+        undone = [fault for fault, before, after in self.steps if not changed(before, after) & left]
+        return dropped + [fault for fault in undone if all(fault is not one for one in dropped)]
 
     def note(self) -> None:
         """Write what the draft reaches now into the report."""

@@ -70,10 +70,21 @@ class Subject:
         return draft
 
 
+def changed(left: Subject, right: Subject) -> set[str]:
+    """Names of all that differs: of the subject, of its config, of its tensors."""
+    found = {name for name in _FED if getattr(left, name) != getattr(right, name)}
+    fields = [item.name for item in dataclasses.fields(DraftConfig)]
+    found |= {f"config.{name}" for name in fields if getattr(left.config, name) != getattr(right.config, name)}
+    names = {*left.tensors, *right.tensors}
+    return found | {f"tensor {name}" for name in names if left.tensors.get(name) is not right.tensors.get(name)}
+
+
+_FED = ("taps", "shift", "ahead", "normed")
+
+
 def reverted(final: Subject, before: Subject, after: Subject) -> Subject:
     """`final` without the change that made `after` of `before`, as far as nothing later changed the same once more."""
-    names = ("taps", "shift", "ahead", "normed")
-    changes = {name: getattr(before, name) for name in names if getattr(before, name) != getattr(after, name) == getattr(final, name)}
+    changes = {name: getattr(before, name) for name in _FED if getattr(before, name) != getattr(after, name) == getattr(final, name)}
     fields = [item.name for item in dataclasses.fields(DraftConfig)]
     old, new, now = before.config, after.config, final.config
     config = {name: getattr(old, name) for name in fields if getattr(old, name) != getattr(new, name) == getattr(now, name)}
