@@ -36,7 +36,7 @@ lint: setup
 
 # Two workers of one thread each are faster than one worker of two: the tests' models are tiny.
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/engines --ignore tests/faults $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/engines $(ARGS)
 
 # vLLM and speculators want other versions of our own dependencies, so they live apart (3.4 GB). Their wheels go in without
 # what they require, because that would bring torchvision, torchaudio and another torch.
@@ -51,7 +51,7 @@ $(ENGINES_STAMP): Makefile tests/engines/requirements.py
 	$(ENGINES)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps $(ENGINES)/wheels/*.whl
 	@touch $@
 
-# Planted faults against the doctor: apart until all of its tests pass.
+# Only the planted faults against the doctor, which are a third of `make test`.
 test-faults: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/faults $(ARGS)
 

@@ -24,6 +24,7 @@ from eyas.errors import UserError
 from eyas.progress import console
 
 _MAX_PASSES = 3
+_BOTH, _SUREST = 0.05, 0.99
 
 
 def run(exhibits: Exhibits, options: Options) -> Diagnosis:
@@ -46,7 +47,8 @@ def examine(exhibits: Exhibits, options: Options) -> tuple[Diagnosis, Examinatio
     wanted = [item for item in all_hypotheses() if item.depth in options.depths and options.wants(item.code, item.kind)]
     for depth in DEPTHS:
         here = [item for item in wanted if item.depth == depth]
-        here.sort(key=lambda item: -item.prior * boost.get(item.kind, 1.0) / (0.2 + item.seconds))
+        spoken_for = {fault.code for fault in exam.faults}  # at an earlier depth
+        here.sort(key=lambda item: (item.code not in spoken_for, -item.prior * boost.get(item.kind, 1.0) / (0.2 + item.seconds)))
         _passes(exam, [item for item in here if not item.last], tested, started)
         if depth == "replay":
             _prune(exam, tested)
@@ -159,6 +161,8 @@ def _with_evidence(fault: Fault, other: Fault) -> Fault:
     evidence = tuple(dict.fromkeys(item.text for part in parts for item in part.evidence))
     known = {item.text: item for part in parts for item in part.evidence}
     weight, verified = max(fault.weight, other.weight), fault.verified or other.verified
+    if fault.verified != other.verified:  # seen in the files, and then measured: surer than either
+        weight = min(_SUREST, weight + _BOTH)
     texts = tuple(known[text] for text in evidence)
     covers = tuple(dict.fromkeys((*fault.covers, *other.covers)))
     return dataclasses.replace(fault, evidence=texts, weight=weight, verified=verified, covers=covers)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from statistics import median
 from typing import TYPE_CHECKING
 
 from eyas.doctor.catalog import CATALOG
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 _AGAIN = "copy the dump again from where it was made; if it was made so, capture again"
 _MOST_BYTES = 16 << 30
+_CHANCE = 1e-4  # over all samples; the rows of one are not independent
 _EDITS = tuple(code for code, row in CATALOG.items() if row.kind in "ABCDIJKMS" and code not in ("dump-changed", "dump-wiring"))
 
 
@@ -51,12 +54,16 @@ def check_own_samples(exam: Examination) -> Outcome:
     strange = strange_states(exam)
     if strange is not None:
         return strange
-    shares = {sample.id: share for sample in exam.samples if (share := _follows(exam, sample)) is not None}
-    if len(shares) < 5:
+    counts = {sample.id: count for sample in exam.samples if (count := _follows(exam, sample)) is not None}
+    if len(counts) < 5:
         return untestable("too few samples store the target's own tokens")
-    values = sorted(shares.values())
-    usual = values[len(values) // 2]
-    bad = [name for name, share in shares.items() if share < 0.4 * usual]
+    shares = {name: hits / rows for name, (hits, rows) in counts.items()}
+    usual = median(shares.values())
+    bad = [
+        name
+        for name, (hits, rows) in counts.items()
+        if shares[name] < 0.4 * usual and _chance_of_at_most(hits, rows, usual) < _CHANCE / len(counts)
+    ]
     numbers = {"usual": usual, "odd": len(bad), "samples": len(shares)}
     if bad and usual > 0.5 and len(bad) < 0.8 * len(shares) and not _explained(exam):
         rare = f"on {percent(shares[bad[0]])} of the rows; usual is {percent(usual)}"
@@ -69,8 +76,16 @@ def _explained(exam: Examination) -> bool:
     return exam.suspects("pair-shift", "label-shift", "text-foreign")
 
 
-def _follows(exam: Examination, sample: RawSample) -> float | None:
-    """How often the token that the labels' state gives is the text's next one, over the answer's rows."""
+def _chance_of_at_most(hits: int, rows: int, share: float) -> float:
+    """The binomial distribution's lower tail, for a share above 0. Short samples stray far by chance."""
+    if share >= 1.0:
+        return float(hits == rows)
+    logs = (math.lgamma(rows + 1) - math.lgamma(hit + 1) - math.lgamma(rows - hit + 1) for hit in range(hits + 1))
+    return sum(math.exp(log + hit * math.log(share) + (rows - hit) * math.log1p(-share)) for hit, log in enumerate(logs))
+
+
+def _follows(exam: Examination, sample: RawSample) -> tuple[int, int] | None:
+    """How often the token that the labels' state gives is the text's next one, over the answer's rows; and how many these are."""
     from eyas.doctor.replay.texts import labels_of
 
     rows = sample.answer_rows
@@ -82,4 +97,4 @@ def _follows(exam: Examination, sample: RawSample) -> float | None:
         said = labels_of(sample, exam.parts) if exam.parts is not None else sample.top1
     else:
         return None
-    return float((said[rows] == sample.token_ids[rows + 1]).float().mean())
+    return int((said[rows] == sample.token_ids[rows + 1]).sum()), len(rows)

@@ -20,8 +20,8 @@ LEARNT = 0.5  # of step 0's accuracy: a later step below it was never trained, w
 _TRAINED = 0.05  # in accuracy
 _PROMISING = 0.002  # nats on the search rows: no more rows are spent on what gains less there
 
-
 _BREAKS = tuple(code for code, row in CATALOG.items() if row.kind in "CFG" or code in ("weights-untrained", "weights-not-finite"))
+_LOST = ("head-foreign", "head-missing", "weights-untrained")
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,8 @@ def try_options(
     proven = {what: is_proven(exam, item.after if step == 0 else before[0].accuracy) for what, item in tried.items()}
     good = [option for option in hopeful if tried[option.what].decisive(suspected, trained=trained, proven=proven[option.what])]
     good = [option for option in good if tried[option.what].after >= max(least, factor * tried[option.what].before)]
+    if not suspected and _lost_parts(exam):  # with such a part missing, many a change that nobody made does the rest some good
+        good = [option for option in good if _beats_pairs(exam, tried[option.what].after)]
     figures = {what: round(item.after, 4) for what, item in tried.items()}
     if not good:
         share = percent(before[step].accuracy)
@@ -92,6 +94,11 @@ def unmended(exam: Examination) -> tuple[str, ...]:
     """What is wrong with the draft and could not be mended: what it says then may look like the tokens of another position or layer."""
     mended = {fault.code for fault in exam.faults if fault.verified}
     return tuple({fault.code for fault in exam.faults if fault.subject == "draft" and fault.code in _BREAKS} - mended)
+
+
+def _lost_parts(exam: Examination) -> bool:
+    """Is a part of the draft known to be none of its own, so that no test can run the draft as it was trained?"""
+    return any(fault.subject == "draft" and fault.code in _LOST for fault in exam.faults)
 
 
 def weight_of(won: Comparison) -> float:

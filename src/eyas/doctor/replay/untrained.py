@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _DRAWS = 6
 _ROUNDED = 2**-7  # by bf16, twice
 _MISSED = -0.02  # nats: so much worse is what no draw comes near
+_BEATEN = 0.1  # nats: so much better than a trained matrix is no noise
 _IDLE = -0.02  # in accuracy
 _HARM, _HARM_SIGMAS, _HARM_CHANCE = 0.05, 6.0, 1e-4
 # What else may seem to help a draft of which a part is another's.
@@ -108,8 +109,9 @@ def _untrained(exam: Examination, bench: Bench, name: str) -> Evidence | None:
         return None
     before = bench.results(subject)[0]
     without = compare(bench.results(subject.having({name: torch.zeros_like(tensor)}))[0], before)
-    harms = without.z >= 4 and without.gain >= 0
-    idle = without.gain > _IDLE  # on texts that are strange to a draft its own parts look like noise, and are missed all the same
+    harms = without.z >= 3 and without.gain >= 0
+    # On texts that are strange to a draft its own parts look like noise, and are missed all the same.
+    idle = without.gain > _IDLE or max(draws) > _BEATEN
     if not harms and not (idle and before.accuracy < exam.measured.get("pair_table_accuracy", 0.0)):
         return None
     text = f"{name} looks like fresh noise, and other noise in its place does as well ({max(draws):+.3f} nats at best of {_DRAWS}); "
