@@ -78,9 +78,12 @@ def test_slots_that_nobody_expects_are_not_passed_over(world, capsys, taps: str,
 
 def test_rows_without_tokens_and_traces_that_are_nowhere(world, tmp_path: Path, capsys):
     tensors = load_file(world["right"])
-    save_file(tensors | {"token_ids": tensors["token_ids"][:-1].clone()}, tmp_path / "states.safetensors")
+    save_file(tensors | {"token_ids": tensors["token_ids"][:-70].clone()}, tmp_path / "states.safetensors")
     assert run("trace", "check", world["trace"], tmp_path / "states.safetensors", *TAPS) == 2
     assert "more rows than tokens" in capsys.readouterr().err
+    save_file(tensors | {"token_ids": tensors["token_ids"][:-2].clone()}, tmp_path / "states.safetensors")
+    assert run("trace", "check", world["trace"], tmp_path / "states.safetensors", *TAPS) == 0
+    assert "2 rows more than tokens, taken for padding" in " ".join(capsys.readouterr().err.split())
     assert run("trace", "check", tmp_path / "nowhere", world["right"], *TAPS) == 2
     assert "no trace, draft or dump" in capsys.readouterr().err
 

@@ -20,9 +20,11 @@ from eyas.errors import UserError
 from eyas.formats.dumps.detect import dump_format, is_eyas_dump
 from eyas.formats.dumps.files import get_ids, scaled
 from eyas.formats.safe import read_tensors
+from eyas.progress import console, counted
 from eyas.taps import Tap
 
 _ENOUGH = MIN_POSITIONS + SINK_POSITIONS
+_PADDING = 64  # rows: prefills are padded to whole blocks, or to a multiple of twice the context-parallel ranks
 _MOST_TEXTS = 64  # looked at for one that is long enough
 
 
@@ -83,12 +85,16 @@ def _of_safetensors(path: Path, hidden_size: int, num_slots: int | None) -> _Tex
     states = scaled(tensors, "hidden_states", path)
     if not states.is_floating_point() or states.ndim not in (2, 3) or 0 in states.shape:
         raise UserError(f"{path}: hidden_states must be [rows, n, H] or [rows, n*H] in floats", got=f"{states.dtype} {list(states.shape)}")
-    if len(states) > len(ids):
+    spare = len(states) - len(ids)
+    if spare > _PADDING:
         raise UserError(
             f"{path}: there are more rows than tokens",
             got=f"{len(states)} rows, {len(ids)} tokens",
+            allowed=f"up to {_PADDING} rows of padding",
             remedy="cut off padding, or give all tokens",
         )
+    if spare > 0:
+        console.print(f"{path}: {counted(spare, 'row')} more than tokens, taken for padding", markup=False, highlight=False)
     return _Text(tuple(ids.tolist()), states if states.ndim == 3 else _slots(states, hidden_size, num_slots, path))
 
 
