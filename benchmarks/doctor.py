@@ -26,9 +26,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "faults")
 
 import eyas
 from eyas.doctor.catalog import CATALOG
+from eyas.doctor.exhibits import Options
 from eyas.files import write_json
 from eyas.progress import console
-from seeded.examine import Grade, grade_fault, grade_healthy, grade_pair
+from seeded.examine import ROWS, Grade, grade_fault, grade_healthy, grade_pair
 from seeded.healthy import HEALTHY
 from seeded.pairs import PAIRS
 from seeded.registry import FAULTS
@@ -61,7 +62,7 @@ class Case:
     kind: str
     name: str
     family: str
-    grade: Callable[[Set], Grade]
+    grade: Callable[[Set, int], Grade]
 
 
 def cases(families: Iterable[str]) -> list[Case]:
@@ -75,7 +76,7 @@ def cases(families: Iterable[str]) -> list[Case]:
     return [case for case in found if case.family in set(families)]
 
 
-def examine(todo: list[Case], folder_of: Callable[[str], Path]) -> list[dict[str, Any]]:
+def examine(todo: list[Case], folder_of: Callable[[str], Path], num_rows: int) -> list[dict[str, Any]]:
     """One row a case, in order. A doctor that breaks is graded wrong, with the error."""
     rows = []
     for number, case in enumerate(todo, start=1):
@@ -84,7 +85,7 @@ def examine(todo: list[Case], folder_of: Callable[[str], Path]) -> list[dict[str
             parts = {"target": folder / "target", "draft": folder / "draft", "dump": folder / "dump", "data": folder / "chats.jsonl"}
             cpu, wall = time.process_time(), time.perf_counter()
             try:
-                grade = case.grade(Set(family=case.family, work=Path(work), **parts))
+                grade = case.grade(Set(family=case.family, work=Path(work), **parts), num_rows)
             except Exception as error:  # what the doctor must never do
                 grade = Grade(False, False, (f"{type(error).__name__}: {error}",), "traceback")
             seconds = {"cpu_seconds": time.process_time() - cpu, "wall_seconds": time.perf_counter() - wall}
@@ -148,7 +149,8 @@ def main() -> None:
 
         todo = [case for case in cases([options.family] if options.set else FAMILIES) if options.match in case.name]
         todo = [case for case in todo if not options.important or case.name in IMPORTANT]
-        rows = examine(todo, folder_of)
+        num_rows = Options().rows if options.set else ROWS
+        rows = examine(todo, folder_of, num_rows)
     value = {"eyas": eyas.__version__, "machine": platform.machine(), "set": str(options.set or "tiny"), **summary(rows), "cases": rows}
     write_json(options.out, value)
     print(json.dumps({name: part for name, part in value.items() if name != "cases"}, indent=2))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from eyas.capture.check import SlotVerdict
     from eyas.capture.plan import Text
     from eyas.doctor.replay.bench import Bench
+    from eyas.doctor.replay.own_runs import OwnRun
     from eyas.doctor.replay.samples import RawSample
     from eyas.doctor.server.asking import Asking
     from eyas.doctor.server.judging import Judge
@@ -103,6 +104,13 @@ class Examination:
         from eyas.doctor.replay.dump_slots import read_slots
 
         return read_slots(self)
+
+    @cached_property
+    def own_runs(self) -> tuple[OwnRun, ...]:
+        """The whole target over some of the dump's texts; none without it."""
+        from eyas.doctor.replay.own_runs import run_samples
+
+        return () if self.loaded_target is None else run_samples(self, self.loaded_target)
 
     @cached_property
     def bench(self) -> Bench | None:

@@ -16,7 +16,7 @@ from seeded.pairs import Pair
 from seeded.registry import Fault
 from seeded.sets import Set
 
-ROWS = 1200  # of real text: enough for the differences that a planted fault makes
+ROWS = 1200  # of real text: enough for the differences that a planted fault makes in a tiny set
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Grade:
         return f"{self.verdict}: {', '.join(self.told) or 'nothing'}"
 
 
-def grade_fault(fault: Fault, s: Set) -> Grade:
+def grade_fault(fault: Fault, s: Set, rows: int = ROWS) -> Grade:
     """Only the first finding counts."""
-    found = _examine(fault.plant, s, fault.depths, fault)
+    found = _examine(fault.plant, s, fault.depths, rows, fault)
     if found is None:
         return Grade(False, False, ("exit 2",), "refused")
     told = tuple(item.code for item in found.findings)
@@ -49,9 +49,9 @@ def grade_fault(fault: Fault, s: Set) -> Grade:
     return Grade(right_kind and found.verdict == "fault", first is not None and first.code in codes, told, found.verdict)
 
 
-def grade_pair(pair: Pair, s: Set) -> Grade:
+def grade_pair(pair: Pair, s: Set, rows: int = ROWS) -> Grade:
     """Both causes are among the findings, in any order."""
-    found = _examine(pair.plant, s, pair.depths)
+    found = _examine(pair.plant, s, pair.depths, rows)
     if found is None:
         return Grade(False, False, ("exit 2",), "refused")
     told = tuple(item.code for item in found.findings)
@@ -61,21 +61,21 @@ def grade_pair(pair: Pair, s: Set) -> Grade:
     return Grade(by_kind, by_code, told, found.verdict)
 
 
-def grade_healthy(item: Healthy, s: Set) -> Grade:
-    found = _examine(item.plant, s, item.depths)
+def grade_healthy(item: Healthy, s: Set, rows: int = ROWS) -> Grade:
+    found = _examine(item.plant, s, item.depths, rows)
     if found is None:
         return Grade(False, False, ("exit 2",), "refused")
     right = found.verdict in item.verdicts and not found.findings
     return Grade(right, right, tuple(finding.code for finding in found.findings), found.verdict)
 
 
-def _examine(plant: Callable[[Set], Set], s: Set, depths: tuple[str, ...], fault: Fault | None = None) -> Diagnosis | None:
+def _examine(plant: Callable[[Set], Set], s: Set, depths: tuple[str, ...], rows: int, fault: Fault | None = None) -> Diagnosis | None:
     """None if the doctor refuses the exhibits, which it may only for those that do not exist."""
     planted = plant(s)
     try:
         if fault is None:
-            return diagnose(planted.exhibits(), Options(depths=depths, rows=ROWS))
+            return diagnose(planted.exhibits(), Options(depths=depths, rows=rows))
         with fault.patch():
-            return diagnose(planted.exhibits(), Options(depths=depths, rows=ROWS))
+            return diagnose(planted.exhibits(), Options(depths=depths, rows=rows))
     except UserError:
         return None

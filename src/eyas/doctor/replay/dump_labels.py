@@ -45,20 +45,23 @@ def check_labels(exam: Examination) -> Outcome:
 @torch.no_grad()
 def _by_states(exam: Examination, target: Target, samples: Sequence[RawSample]) -> Outcome:
     """The stored state beside every state that it could be."""
+    right = FINAL if samples[0].normed else PRENORM
     distances: dict[str, list[torch.Tensor]] = {}
+    rights = []
     for sample in samples:
         assert sample.teacher is not None
         found_TH = sample.teacher.float()
-        for name, state_TH in _candidates(target, sample).items():
+        candidates = _candidates(target, sample)
+        rights.append(candidates[right])
+        for name, state_TH in candidates.items():
             error_T = (found_TH - state_TH).norm(dim=-1) / state_TH.norm(dim=-1).clamp_min(1e-9)
             distances.setdefault(name, []).append(error_T[2:-2] if len(error_T) > 8 else error_T)
     medians = {name: float(torch.cat(parts).median()) for name, parts in distances.items()}
     best = min(medians, key=lambda name: medians[name])
-    right = FINAL if samples[0].normed else PRENORM
     exam.measured["dump_labels"] = medians
     nearest = dict(sorted(medians.items(), key=lambda item: item[1])[:4])
     if best == right or medians[right] < 0.02:
-        wrong = _of_other_length(target, samples, medians[right]) or stored_tokens(target, samples)
+        wrong = _of_other_length(samples, rights, medians[right]) or stored_tokens(target, samples)
         return wrong or ruled_out(f"the labels' state is {right} (distance {medians[right]:.2g})", **nearest)
     if medians[best] < 0.5 * medians[right] and medians[best] < 0.3:
         text = f"the labels' state is {best} (distance {medians[best]:.2g}), not {right} ({medians[right]:.2g})"
@@ -68,12 +71,11 @@ def _by_states(exam: Examination, target: Target, samples: Sequence[RawSample]) 
     return confirmed(Fault("teacher-layer", "dump", (Evidence(text, nearest),), _AGAIN, 0.82, shadow=("target-changed",), covers=_FOLLOWS))
 
 
-def _of_other_length(target: Target, samples: Sequence[RawSample], distance: float) -> Outcome | None:
+def _of_other_length(samples: Sequence[RawSample], rights: Sequence[torch.Tensor], distance: float) -> Outcome | None:
     """The right direction in another length: the head's logits, and with them the soft labels, are as much too sharp or too flat."""
     factors, errors = [], []
-    for sample in samples:
+    for sample, right_TH in zip(samples, rights, strict=True):
         assert sample.teacher is not None
-        right_TH = _candidates(target, sample)[FINAL if sample.normed else PRENORM]
         factor_T = (sample.teacher.float() * right_TH).sum(-1) / right_TH.square().sum(-1).clamp_min(1e-12)
         scaled_TH = right_TH * factor_T[:, None]
         factors.append(factor_T)

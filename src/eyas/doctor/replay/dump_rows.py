@@ -92,9 +92,10 @@ def _follows(exam: Examination, sample: RawSample) -> tuple[int, int] | None:
     if len(rows) < 4:
         return None
     if sample.teacher is not None and exam.parts is not None and sample.teacher.shape == (len(sample.token_ids), exam.parts.hidden_size):
-        said = exam.parts.head((sample.teacher.float() if sample.normed else exam.parts.norm(sample.teacher.float()))[None])[0].argmax(-1)
+        teacher_RH = sample.teacher[rows].float()
+        said_R = exam.parts.head((teacher_RH if sample.normed else exam.parts.norm(teacher_RH))[None])[0].argmax(-1)
     elif sample.top1 is not None and len(sample.top1) == len(sample.token_ids):
-        said = labels_of(sample, exam.parts) if exam.parts is not None else sample.top1
+        said_R = (labels_of(sample, exam.parts) if exam.parts is not None else sample.top1)[rows]
     else:
         return None
-    return int((said[rows] == sample.token_ids[rows + 1]).sum()), len(rows)
+    return int((said_R == sample.token_ids[rows + 1]).sum()), len(rows)

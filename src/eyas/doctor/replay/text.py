@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from eyas.data.chats import read_chats
@@ -23,7 +23,7 @@ _OWN, _DOUBTFUL = 0.6, 0.8  # of the answers' tokens that the target itself pref
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 _BEGUN = 0.3  # of the answers that must begin as the target would
 _CHATS = 200
-_TOGETHER = 8  # texts in one forward
+_SAMPLES = 32
 _REFUSED = 0.02  # of the chats that the template may refuse before the file is called broken
 _THOUGHTS = ("<think>", "<|thinking|>")
 _PREPARED = "prepared.json"
@@ -84,26 +84,19 @@ def _served_with(tokenizer: Any) -> bool:
 _ALSO = ("pair-shift", "label-shift", "mask-rule", "mask-shift", "tokenizer-differs", "target-changed", "dump-other-rows")
 
 
-def _own_tokens(exam: Examination, samples: Sequence[RawSample]) -> Iterator[tuple[RawSample, torch.Tensor]]:
-    """Each sample with the target's own token after every position [T]; those of which nothing tells it are left out."""
-    target = exam.loaded_target
-    if target is None:
-        yield from ((sample, sample.top1) for sample in samples if sample.top1 is not None and len(sample.top1) == len(sample.token_ids))
-        return
-    from eyas.capture.forward import capture_batch
-
-    good = [one for one in samples if len(one.token_ids) and int(one.token_ids.min()) >= 0 and int(one.token_ids.max()) < target.vocab_size]
-    good.sort(key=lambda sample: len(sample.token_ids))
-    for start in range(0, len(good), _TOGETHER):
-        part = good[start : start + _TOGETHER]
-        captured = capture_batch(target, [sample.token_ids.tolist() for sample in part], ())
-        yield from ((sample, item.top1) for sample, item in zip(part, captured, strict=True))
+def _own_tokens(exam: Examination) -> Iterator[tuple[RawSample, torch.Tensor]]:
+    """Samples with the target's own token after every position [T]; those of which nothing tells it are left out."""
+    if exam.loaded_target is None:
+        some = exam.samples[:_SAMPLES]
+        yield from ((sample, sample.top1) for sample in some if sample.top1 is not None and len(sample.top1) == len(sample.token_ids))
+    else:
+        yield from ((exam.samples[run.place], run.top1) for run in exam.own_runs)
 
 
 def check_own(exam: Examination) -> Outcome:
     """By the target where it can run; else by the tokens that the dump stored as its own."""
     hits = total = begun = begins = later = lasts = 0
-    for sample, said in _own_tokens(exam, exam.samples[:32]):
+    for sample, said in _own_tokens(exam):
         rows, ids = sample.answer_rows, sample.token_ids
         own = said[rows] == ids[rows + 1]
         hits, total = hits + int(own.sum()), total + len(rows)

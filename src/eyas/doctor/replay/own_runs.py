@@ -1,0 +1,76 @@
+"""The whole target over texts of the dump, run once for all tests that ask what it says and holds there.
+
+Shapes: T positions, n slots, H hidden size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from eyas.capture.forward import capture_batch
+from eyas.doctor.replay.samples import RawSample
+from eyas.evaluate.answers import spread
+from eyas.taps import Tap
+from eyas.targets.target import Target
+
+if TYPE_CHECKING:
+    from eyas.doctor.examination import Examination
+
+_MOST, _FEWEST, _TOKENS = 96, 24, 4096
+_TOGETHER = 8  # texts in one forward
+_FAR = 0.4  # distance of states from those of another text, well beyond rounding and quantising
+_BEGINNING = 4  # positions whose states are huge and alike in every text
+
+
+@dataclass(frozen=True)
+class OwnRun:
+    """One sample of the dump. `place`: where it is among the samples; top1 [T]: the token that the target prefers after each position.
+
+    apart: the median distance of the sample's rows from its own text's states, and the share of rows that are far from them. None if
+    the sample's states are not of the size that its slots and this target make, or too few.
+    """
+
+    place: int
+    top1: torch.Tensor
+    apart: tuple[float, float] | None
+
+
+@torch.no_grad()
+def run_samples(exam: Examination, target: Target) -> tuple[OwnRun, ...]:
+    """Samples from all over the dump, as many as some thousand tokens make. Those whose ids the target lacks are left out."""
+    good = [place for place, sample in enumerate(exam.samples) if _readable(target, sample)]
+    chosen: list[int] = []
+    tokens = 0
+    for place in spread(good, _MOST):
+        if tokens < _TOKENS or len(chosen) < _FEWEST:
+            chosen.append(place)
+            tokens += len(exam.samples[place].token_ids)
+    chosen.sort(key=lambda place: len(exam.samples[place].token_ids))
+    return tuple(run for start in range(0, len(chosen), _TOGETHER) for run in _run(exam, target, chosen[start : start + _TOGETHER]))
+
+
+def _run(exam: Examination, target: Target, places: list[int]) -> list[OwnRun]:
+    samples = [exam.samples[place] for place in places]
+    taps = next((tuple(map(Tap.parse, sample.taps)) for sample in samples if sample.taps and _fits(target, sample)), ())
+    captured = capture_batch(target, [sample.token_ids.tolist() for sample in samples], taps)
+    found = []
+    for place, sample, item in zip(places, samples, captured, strict=True):
+        apart = None
+        if taps and _fits(target, sample) and len(sample.token_ids) > 2 * _BEGINNING:
+            own_TW = item.states.float()
+            error_T = (sample.states.float() - own_TW).norm(dim=-1) / own_TW.norm(dim=-1).clamp_min(1e-9)
+            error_T = error_T[_BEGINNING:].nan_to_num(nan=9.0)
+            apart = float(error_T.median()), float((error_T > _FAR).float().mean())
+        found.append(OwnRun(place, item.top1, apart))
+    return found
+
+
+def _readable(target: Target, sample: RawSample) -> bool:
+    return len(sample.token_ids) > 0 and int(sample.token_ids.min()) >= 0 and int(sample.token_ids.max()) < target.vocab_size
+
+
+def _fits(target: Target, sample: RawSample) -> bool:
+    return sample.states.shape == (len(sample.token_ids), len(sample.taps or ()) * target.hidden_size)
