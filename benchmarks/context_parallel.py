@@ -24,8 +24,9 @@ from torch.utils._pytree import tree_leaves
 
 from eyas.capture.forward import run_backbone
 from eyas.capture.parallel.share import Share
+from eyas.targets.devices import resolve_dtype
 from eyas.targets.layout import start_layout
-from eyas.targets.loading import load_target, resolve_dtype
+from eyas.targets.loading import load_target
 from eyas.targets.target import Target
 
 KINDS = ("scores", "rows", "keys")

@@ -46,7 +46,8 @@ from eyas.evaluate.report import peak_rss_gib, to_json
 from eyas.evaluate.settings import EvaluateSettings, Pair
 from eyas.files import write_json
 from eyas.progress import Progress, console
-from eyas.targets.loading import load_target, resolve_device, resolve_dtype
+from eyas.targets.devices import resolve_device, resolve_dtype
+from eyas.targets.loading import load_target
 from eyas.targets.target import Target
 
 HELD_OUT = Path(str(resources.files("eyas.data").joinpath("prompts/heldout.jsonl")))

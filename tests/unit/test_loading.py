@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from eyas.errors import UserError
 from eyas.targets import loading
-from eyas.targets.loading import load_config, load_target, load_tokenizer, resolve_device, tokenizer_hash
+from eyas.targets.devices import resolve_device
+from eyas.targets.loading import load_config, load_target, load_tokenizer, tokenizer_hash
 
 CPU = torch.device("cpu")
 CONFIGS: dict[str, dict[str, object]] = {

@@ -19,7 +19,7 @@ from eyas.progress import console, counted
 from eyas.provenance import provenance, versions
 from eyas.taps import Tap, format_taps
 from eyas.targets.describe import loaded_wiring
-from eyas.targets.loading import dtype_name
+from eyas.targets.devices import dtype_name
 from eyas.targets.target import Target
 from eyas.wiring import Wiring
 

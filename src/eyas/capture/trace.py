@@ -24,7 +24,7 @@ from eyas.capture.rounding import ROUNDINGS, Rounding, look_at, rounded
 from eyas.capture.taps import first_input, read_taps
 from eyas.errors import UserError, WiringError
 from eyas.taps import Tap
-from eyas.targets.loading import DTYPES, dtype_name
+from eyas.targets.devices import DTYPES, dtype_name
 from eyas.targets.target import Target
 
 __all__ = ["IdentityReport", "Location", "Trace", "check_identity", "compare_traces", "record_trace", "state_name"]

@@ -54,8 +54,9 @@ def command(
     from eyas.capture.runner import capture_to_dump
     from eyas.data.store_writer import check_place
     from eyas.provenance import command_line
+    from eyas.targets.devices import resolve_device, resolve_dtype
     from eyas.targets.layout import local_device, start_layout
-    from eyas.targets.loading import load_config, load_target, resolve_device, resolve_dtype
+    from eyas.targets.loading import load_config, load_target
 
     num_layers = int(load_config(target, trust_remote_code).get_text_config(decoder=True).num_hidden_layers)
     for tap in (*parsed, parsed_teacher):

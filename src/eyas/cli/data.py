@@ -177,7 +177,8 @@ def prompts(
 
 
 def _load(target: str, device: str, dtype: str, trust_remote_code: bool) -> Any:
-    from eyas.targets.loading import load_target, resolve_device, resolve_dtype
+    from eyas.targets.devices import resolve_device, resolve_dtype
+    from eyas.targets.loading import load_target
 
     return load_target(target, device=resolve_device(device), dtype=resolve_dtype(dtype), trust_remote_code=trust_remote_code)
 

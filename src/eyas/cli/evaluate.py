@@ -46,7 +46,7 @@ def command(
     from eyas.files import check_folder_writable
     from eyas.progress import console
     from eyas.taps import parse_taps
-    from eyas.targets.loading import resolve_device, resolve_dtype
+    from eyas.targets.devices import resolve_device, resolve_dtype
 
     started = time.perf_counter()
     if out is not None:

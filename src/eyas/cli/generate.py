@@ -53,8 +53,8 @@ def command(
     """Stream an answer to stdout and a line of figures to stderr; with a draft the text is the same, only sooner."""
     from eyas.engine.pair import load_pair
     from eyas.engine.request import SamplingParams, check_num_draft_tokens
+    from eyas.targets.devices import resolve_device, resolve_dtype
     from eyas.targets.layout import local_device, start_layout
-    from eyas.targets.loading import resolve_device, resolve_dtype
 
     params = SamplingParams(max_new_tokens, temperature, top_p, top_k, seed)
     text = _prompt(prompt, prompt_file)

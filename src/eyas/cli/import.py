@@ -46,7 +46,8 @@ def command(
     from eyas.formats.dumps import import_dump, is_foreign_dump
     from eyas.formats.importing import import_draft
     from eyas.taps import parse_taps
-    from eyas.targets.loading import load_target, resolve_device, resolve_dtype
+    from eyas.targets.devices import resolve_device, resolve_dtype
+    from eyas.targets.loading import load_target
 
     named = () if taps == "unknown" else parse_taps(taps) if taps is not None else None
     if is_foreign_dump(path) is None:

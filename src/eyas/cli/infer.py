@@ -35,7 +35,8 @@ def infer(
     from eyas.evaluate.infer.infer import InferSettings, infer_wiring
     from eyas.progress import console
     from eyas.targets.describe import target_wiring
-    from eyas.targets.loading import load_target, resolve_device, resolve_dtype
+    from eyas.targets.devices import resolve_device, resolve_dtype
+    from eyas.targets.loading import load_target
     from eyas.wiring import require_match
 
     if rows < 1:

@@ -24,7 +24,7 @@ def command(
     from eyas.cli.options import emit
     from eyas.quickstart.recipe import Recipe
     from eyas.quickstart.run import run_quickstart
-    from eyas.targets.loading import resolve_device, resolve_dtype
+    from eyas.targets.devices import resolve_device, resolve_dtype
 
     summary = run_quickstart(out, Recipe.for_minutes(minutes), resolve_device(device), resolve_dtype(dtype))
     if as_json:

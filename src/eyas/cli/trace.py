@@ -31,7 +31,8 @@ def record(
     """Record the fingerprint of every state of a target: a fixed text, a small sketch of each state at each position."""
     from eyas.capture.trace import record_trace
     from eyas.files import check_folder_writable, write_json
-    from eyas.targets.loading import load_target, resolve_device, resolve_dtype
+    from eyas.targets.devices import resolve_device, resolve_dtype
+    from eyas.targets.loading import load_target
 
     for file in (out, prompt_out):
         if file is not None:
@@ -88,7 +89,8 @@ def check(
         reference = reference_of_trace(recorded, captures[0].token_ids, str(states[0]))
     else:
         from eyas.capture.trace import check_identity
-        from eyas.targets.loading import load_target, resolve_device, resolve_dtype
+        from eyas.targets.devices import resolve_device, resolve_dtype
+        from eyas.targets.loading import load_target
 
         loaded = load_target(target, device=resolve_device(device), dtype=resolve_dtype(dtype), trust_remote_code=trust_remote_code)
         check_identity(loaded, recorded, str(trace))

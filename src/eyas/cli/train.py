@@ -53,7 +53,8 @@ def command(
     from eyas.progress import console
     from eyas.taps import parse_taps
     from eyas.targets.describe import target_wiring
-    from eyas.targets.loading import dtype_name, load_config, load_target, resolve_device, resolve_dtype
+    from eyas.targets.devices import dtype_name, resolve_device, resolve_dtype
+    from eyas.targets.loading import load_config, load_target
     from eyas.train.loop import Trainer, check_place, check_request
     from eyas.train.settings import TrainSettings
     from eyas.wiring import Wiring, require_match

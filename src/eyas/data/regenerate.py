@@ -20,8 +20,8 @@ from eyas.errors import UserError
 from eyas.files import sha256_text
 from eyas.loops import find_loop
 from eyas.progress import Progress
+from eyas.targets.devices import dtype_name
 from eyas.targets.generate import BatchSettings, Finished, check_room, generate_batch
-from eyas.targets.loading import dtype_name
 from eyas.targets.target import Target
 
 

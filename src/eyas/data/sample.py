@@ -20,8 +20,8 @@ from eyas.data.journal import Journal
 from eyas.data.overlap import ngrams
 from eyas.errors import UserError
 from eyas.progress import Progress
+from eyas.targets.devices import dtype_name
 from eyas.targets.generate import BatchSettings, check_room, generate_batch
-from eyas.targets.loading import dtype_name
 from eyas.targets.target import Target
 
 MIN_WORDS = 4

@@ -24,7 +24,7 @@ from eyas.evaluate.uniform import uniform_accuracy
 from eyas.evaluate.walk import walk
 from eyas.progress import Progress, console
 from eyas.taps import Tap
-from eyas.targets.loading import dtype_name
+from eyas.targets.devices import dtype_name
 from eyas.targets.target import Target
 from eyas.wiring import Wiring
 

@@ -15,7 +15,7 @@ from eyas.engine.ties import explain_difference
 from eyas.evaluate.answers import Prompt, max_length
 from eyas.evaluate.settings import EvaluateSettings, Pair
 from eyas.progress import Progress
-from eyas.targets.loading import dtype_name
+from eyas.targets.devices import dtype_name
 from eyas.targets.target import Target
 
 

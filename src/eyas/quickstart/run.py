@@ -41,8 +41,9 @@ from eyas.quickstart.ledger import Act, Ledger
 from eyas.quickstart.recipe import Recipe
 from eyas.quickstart.show import decode_with_rounds
 from eyas.targets.catalog import pull
+from eyas.targets.devices import dtype_name
 from eyas.targets.generate import BatchSettings
-from eyas.targets.loading import dtype_name, load_target
+from eyas.targets.loading import load_target
 from eyas.targets.target import Target
 from eyas.train.loop import Trainer
 from eyas.train.settings import TrainSettings

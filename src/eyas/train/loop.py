@@ -17,8 +17,8 @@ from eyas.draft.warmstart import warm_start
 from eyas.errors import UserError
 from eyas.files import check_folder_writable, exclusive, writing
 from eyas.progress import Progress, console
+from eyas.targets.devices import DTYPES
 from eyas.targets.families import LogitRule
-from eyas.targets.loading import DTYPES
 from eyas.targets.target import Target
 from eyas.train.batches import BatchOrder, load_batch
 from eyas.train.card import card_text

@@ -21,7 +21,7 @@ from eyas.formats.dumps.writing import dump_header, write_dump
 from eyas.formats.ids import check_meaning, to_taps
 from eyas.progress import console
 from eyas.taps import Tap, format_taps
-from eyas.targets.loading import dtype_name
+from eyas.targets.devices import dtype_name
 from eyas.targets.target import Target
 from eyas.wiring import Wiring
 

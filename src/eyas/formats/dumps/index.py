@@ -10,7 +10,7 @@ import torch
 
 from eyas.errors import UserError
 from eyas.formats.dumps.sample import DumpFormat, ForeignSample
-from eyas.targets.loading import DTYPES
+from eyas.targets.devices import DTYPES
 
 
 @dataclass(frozen=True)
