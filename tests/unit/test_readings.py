@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eyas.doctor.exhibits import Exhibits, Options
 from eyas.doctor.reading_files import Told, read_log, read_metrics
 from eyas.doctor.readings import find_oddities, read, wilson
+from eyas.doctor.runner import examine
 from eyas.doctor.server_figures import ServerFigures, drafts_only_in
 from eyas.errors import UserError
 
@@ -124,6 +126,19 @@ def test_a_sglang_log_with_k_from_its_arguments(tmp_path):
     assert log.reading.oddities == ()
     old = read_log(saved(tmp_path, "accept len: 1.31, cuda graph: True"), Told(num_draft_tokens=3))
     assert old.reading.acceptance_length.value == 1.31
+
+
+def test_of_several_runs_in_a_log_the_last_with_figures_is_read(tmp_path):
+    """Two runs of other K and another draft have no trend in common."""
+    first = ["server_args=ServerArgs(speculative_num_draft_tokens=6)", "Started server process [7]", *["accept len: 3.40"] * 12]
+    second = ["server_args=ServerArgs(speculative_num_draft_tokens=4)", "Started server process [8]", *["accept len: 1.80"] * 12]
+    third = ["server_args=ServerArgs(speculative_num_draft_tokens=2)", "Started server process [9]"]
+    path = saved(tmp_path, "\n".join((*first, *second, *third)))
+    log = read_log(path, Told())
+    assert (log.runs, log.reading.num_draft_tokens, log.lengths) == (2, 3, (1.8,) * 12)
+    found = examine(Exhibits(log=path), Options(depths=("static",)))[0]
+    assert found.findings == ()
+    assert any("2 runs" in note for note in found.notes)
 
 
 def test_a_histogram_of_a_request_gives_every_position(tmp_path):

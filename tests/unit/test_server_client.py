@@ -125,10 +125,11 @@ def test_a_server_that_hangs_is_left(raw, monkeypatch):
     assert time.monotonic() - begun < 15
 
 
-def test_a_server_that_dribbles_is_left(raw, monkeypatch):
+@pytest.mark.parametrize("answer", [http(b"x" * 3, length=1 << 20), b"HTTP/1.1 200 OK\r\nX-Slow: "], ids=["body", "header"])
+def test_a_server_that_dribbles_is_left(raw, monkeypatch, answer):
     """Byte for byte, no single read ever takes long."""
     monkeypatch.setattr(client_module, "_CHUNK", 1)
-    answer = http(b"x" * 3, length=1 << 20)
+    monkeypatch.setattr(client_module, "_CONNECT_SECONDS", 0.5)
     server = raw(lambda request: answer)
     server._one = lambda connection: _dribble(connection, answer)  # type: ignore[method-assign]
     with pytest.raises(ServerError, match="did not finish"):
@@ -145,6 +146,19 @@ def _dribble(connection: socket.socket, beginning: bytes) -> None:
                 connection.sendall(b"x")
             except OSError:
                 return
+
+
+@pytest.mark.parametrize("status", ["429 Too Many Requests", "503 Service Unavailable"])
+def test_a_busy_server_is_asked_again_and_not_for_ever(raw, monkeypatch, status):
+    monkeypatch.setattr(client_module, "_PAUSES", (0.01, 0.01, 0.02))
+    refusals = [http(b"later", status, **{"Retry-After": "3600"})] * 2
+    server = raw(lambda request: refusals.pop() if refusals else http(b"ok"))
+    assert Client(server.address).get_text("/metrics") == "ok"
+    assert len(server.asked) == 3
+    server = raw(lambda request: http(b"later", status, **{"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}))
+    with pytest.raises(ServerError, match=r"too busy.*\n.*later"):
+        Client(server.address).get_text("/metrics")
+    assert len(server.asked) == 4
 
 
 def test_an_endless_page_is_left(raw, monkeypatch):
