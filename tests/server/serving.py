@@ -6,6 +6,7 @@ wrong things are those of public reports, each put into the engine or the protoc
 
 from __future__ import annotations
 
+import itertools
 import json
 import queue
 import threading
@@ -41,6 +42,8 @@ class Wrong:
     chunk: of a longer prompt only what follows its first so many tokens is read. strict: fields beyond OpenAI's are refused.
     plain: it decodes without the draft. stuck: it says what it serves, and answers no prompt.
     by_request: it counts the rounds of each request in its answer, as vLLM does when told to.
+    most_at_once: of more requests than these at once it refuses those that are too many. restart: after so many answers it begins
+    again to count, and without a draft that is any good.
     """
 
     engine: Spoil | None = None
@@ -56,6 +59,8 @@ class Wrong:
     plain: bool = False
     stuck: bool = False
     by_request: bool = False
+    most_at_once: int | None = None
+    restart: int | None = None
 
 
 class _Http(ThreadingHTTPServer):
@@ -80,6 +85,8 @@ class Serving:
         self._zeros = False
         self._break_engine()
         self._seen: set[tuple[str, tuple[int, ...]]] = set()
+        self._answered = itertools.count(1)
+        self.free = threading.BoundedSemaphore(self.wrong.most_at_once or SLOTS * SLOTS)
         self._jobs: queue.Queue[_Job | None] = queue.Queue()
         self._count()
         self._http = _Http(("127.0.0.1", 0), _handler(self))
@@ -105,6 +112,9 @@ class Serving:
     def answer(self, prompt: list[int], num_tokens: int, salt: str) -> Output:
         if len(prompt) + num_tokens > MAX_LENGTH:
             raise ValueError(f"{len(prompt)} tokens leave no room for {num_tokens} more")
+        if next(self._answered) == self.wrong.restart:
+            self._count()
+            proposes_nonsense(self._engine)
         mark = (salt, tuple(prompt))
         seen = mark in self._seen
         self._seen.add(mark)
@@ -273,6 +283,9 @@ def _handler(serving: Serving) -> type[BaseHTTPRequestHandler]:
                 return
             if serving.wrong.stuck:
                 time.sleep(60)
+            if not serving.free.acquire(blocking=False):
+                self._send(429, b'{"error": {"message": "too many at once"}}')
+                return
             paths: dict[str, Callable[[], dict[str, Any]]] = {
                 "/v1/completions": lambda: serving.completion(body, chat=False),
                 "/v1/chat/completions": lambda: serving.completion(body, chat=True),
@@ -282,6 +295,8 @@ def _handler(serving: Serving) -> type[BaseHTTPRequestHandler]:
                 self._send(200, json.dumps(paths[self.path]()).encode())
             except ValueError as error:
                 self._send(400, json.dumps({"error": {"message": str(error)}}).encode())
+            finally:
+                serving.free.release()
 
         def _refused(self) -> bool:
             key = serving.wrong.key

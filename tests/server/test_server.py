@@ -17,7 +17,7 @@ from eyas.cli.main import main
 from eyas.doctor.exhibits import Exhibits, Options
 from eyas.doctor.hypothesis import Diagnosis
 from eyas.doctor.runner import examine
-from eyas.doctor.server import protocol
+from eyas.doctor.server import client, protocol
 from eyas.errors import UserError
 from eyas.taps import parse_taps
 from serving import Serving, Wrong
@@ -179,6 +179,32 @@ def test_a_server_that_dies_in_the_middle_is_no_traceback(serve: Serve, served_s
     assert codes(found) == []
     assert "cannot be tested" in judgements(found).values()
     assert not any("bug in Eyas" in note for note in found.notes)
+
+
+def test_a_server_that_was_restarted_is_not_at_fault(serve: Serve, served_set: Path):
+    """It comes back with a worse draft: what it accepts then is no matter of its caches or batches."""
+    found = asked(served_set, serve(Wrong(restart=20)))
+    assert codes(found) == []
+    [reason] = {item.outcome.reason for item in found.tested if item.hypothesis.claim.startswith("what else is in the server's batch")}
+    assert "it was restarted" in reason
+
+
+def test_a_server_that_turns_some_away_is_asked_again(serve: Serve, served_set: Path, monkeypatch):
+    monkeypatch.setattr(client, "_PAUSES", (0.3, 1.0, 4.0))
+    found = asked(served_set, serve(Wrong(most_at_once=16)))
+    assert codes(found) == []
+    assert set(judgements(found).values()) == {"ruled out"}, found.tested
+
+
+def test_positions_beyond_the_training_are_judged_by_what_they_do(serve: Serve, served_set: Path, tmp_path: Path):
+    draft = tmp_path / "draft"
+    shutil.copytree(served_set / "draft", draft)
+    wiring = json.loads((draft / "wiring.json").read_text())
+    (draft / "wiring.json").write_text(json.dumps(wiring | {"ttt_steps": serving.K - 1}))
+    exhibits = Exhibits(server=serve().address, target=str(served_set / "target"), draft=draft, data=served_set / "chats.jsonl")
+    found = examine(exhibits, Options(only=("train-steps",), rows=400))[0]
+    assert codes(found) == []
+    assert "hold up all the same" in found.tested[-1].outcome.evidence[0].text
 
 
 def test_the_key_of_a_server(serve: Serve, monkeypatch, capsys):

@@ -183,6 +183,25 @@ def test_the_key_is_sent_and_never_shown(raw, monkeypatch, capsys):
         Client(raw(lambda request: http(b"{}", "401 No")).address).get_text("/metrics")
 
 
+def test_a_model_that_is_named_and_not_there(raw, capsys):
+    missing = http(b'{"error": {"message": "The model m does not exist."}}', "404 Not Found")
+    server = raw(lambda request: http(MODELS) if "/v1/models" in request.split("\r\n")[0] else missing)
+    with pytest.raises(SystemExit) as stopped:
+        main(["doctor", "--server", server.address])
+    assert stopped.value.code == 2
+    assert "The model m does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("target", "asked"), [("/models/two", "two"), ("org/three", "three-of-them"), ("/models/four", "one"), (None, "one")]
+)
+def test_of_several_models_the_target_is_asked(raw, target, asked):
+    models = [{"id": "one"}, {"id": "two"}, {"id": "three", "root": "org/3"}]
+    server, notes = raw(lambda request: http(json.dumps({"data": models}).encode())), list[str]()
+    assert Server(Client(server.address), notes, target).about.model == asked
+    assert notes == [f"the server names 3 models, of which {asked} is asked"]
+
+
 def test_only_the_fields_that_a_server_refuses_are_left_out(raw):
     choice = {"choices": [{"text": "x", "finish_reason": "length", "token_ids": [5]}]}
 

@@ -42,7 +42,7 @@ def command(
     budget: Annotated[float | None, typer.Option(help="Minutes after which no further test begins.")] = None,
     rows: Annotated[int, typer.Option(help="Rows of real text to replay.")] = 3000,
     num_draft_tokens: Annotated[int | None, typer.Option(help="K of the reported figures, where they do not say it.")] = None,
-    temperature: Annotated[float, typer.Option(help="At which the reported figures were sampled; 0 is greedy.")] = 0.0,
+    temperature: Annotated[float | None, typer.Option(help="At which the reported figures were sampled; 0 is greedy.")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Print what would be tested, and run nothing.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write the report as one HTML page to this file, too.")] = None,
     case: Annotated[Path | None, typer.Option(help="Keep this run in a case file (a folder), and test only what changed since.")] = None,

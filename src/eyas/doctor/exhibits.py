@@ -74,7 +74,7 @@ class Options:
     depths: what to go down to. only, skip: codes or letters of kinds.
     minutes: no further test is begun after so long; those left are said to be untested.
     rows: of real text to replay.
-    num_draft_tokens, temperature: of the reported figures, K where they do not say it themselves.
+    num_draft_tokens, temperature: of the reported figures, K where they do not say it themselves; None where nobody told.
     """
 
     depths: tuple[str, ...] = ("static", "weights", "replay", "live")
@@ -83,7 +83,7 @@ class Options:
     minutes: float | None = None
     rows: int = 3000
     num_draft_tokens: int | None = None
-    temperature: float = 0.0
+    temperature: float | None = None
 
     def check(self) -> None:
         """Raises UserError for a code, a kind or a number that there is not."""
@@ -102,7 +102,7 @@ class Options:
             raise UserError("--rows must be at least 1", got=self.rows)
         if self.num_draft_tokens is not None and self.num_draft_tokens < 1:
             raise UserError("--num-draft-tokens must be at least 1", got=self.num_draft_tokens)
-        if not 0.0 <= self.temperature < float("inf"):
+        if self.temperature is not None and not 0.0 <= self.temperature < float("inf"):
             raise UserError("--temperature is out of range", got=self.temperature, allowed="0 (greedy) or a positive number")
 
     def wants(self, code: str, kind: str) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean, pvariance
 
 _LENGTH = re.compile(r"(?:accept len|Mean acceptance length): ([\d.]+)")
@@ -68,6 +69,20 @@ def lines_of(text: str) -> list[Line]:
         context = float(tokens[1]) / running if tokens and running else None
         found.append(Line(float(length[1]), running, context, hits))
     return [line for line in found if line.length >= 1.0]
+
+
+_BEGINNINGS = (re.compile(r"non-default args: |server_args=ServerArgs\("), re.compile(r"Started server process \["))
+
+
+def last_run(text: str) -> tuple[str, int]:
+    """What was logged since the last start of the server that has lines on acceptance behind it, and how many such starts there are.
+
+    Two runs may differ in draft, K and load, so no trend goes from one to the other. The engines write their arguments
+    first; a log without these begins where the web server does.
+    """
+    starts = next((found for pattern in _BEGINNINGS if (found := [match.start() for match in pattern.finditer(text)])), [])
+    runs = [run for begin, end in pairwise((0, *starts, len(text))) if _LENGTH.search(run := text[begin:end])]
+    return (runs[-1], len(runs)) if runs else (text, 0)
 
 
 _UPDATE = re.compile(

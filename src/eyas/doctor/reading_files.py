@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from eyas.doctor.json_figures import figures_in
+from eyas.doctor.log_trends import last_run
 from eyas.doctor.readings import Reading, read
 from eyas.doctor.server_figures import ServerFigures, drafts_only_in
 from eyas.doctor.table_figures import table_figures
@@ -38,10 +39,11 @@ class Told:
 
 @dataclass(frozen=True)
 class LogReading:
-    """All lines of a log taken together, and the acceptance length line by line, in order."""
+    """All lines of a log's last run taken together, and the acceptance length line by line, in order. `runs`: how many runs have any."""
 
     reading: Reading
     lengths: tuple[float, ...]
+    runs: int
 
 
 def read_metrics(path: Path, told: Told) -> tuple[Reading, ...]:
@@ -67,11 +69,11 @@ def readings_of(text: str, where: str, told: Told) -> tuple[Reading, ...]:
 
 
 def read_log(path: Path, told: Told) -> LogReading:
-    """The lines in which vLLM and SGLang log their acceptance from time to time.
+    """The lines in which vLLM and SGLang log their acceptance from time to time, since the server was started for the last time.
 
     Raises UserError if the file cannot be read or has no such line.
     """
-    text = read_text(path)
+    text, runs = last_run(read_text(path))
     told = told if told.num_draft_tokens else replace(told, num_draft_tokens=_k_in(text))
     lines = text.splitlines()
     vllm = [_vllm_figures(match[1], f"{path}", told) for line in lines if (match := _VLLM_LINE.search(line))]
@@ -85,7 +87,7 @@ def read_log(path: Path, told: Told) -> LogReading:
         )
     lengths = tuple(figures.acceptance_length for figures in found if figures.acceptance_length is not None)
     odd = next((figures for figures in found if read(figures).oddities), None)
-    return LogReading(read(odd or together(found)), lengths)
+    return LogReading(read(odd or together(found)), lengths, runs)
 
 
 # -- Prometheus ------------------------------------------------------------------------------------------------

@@ -48,7 +48,9 @@ def require_figures(exam: Examination) -> None:
     if isinstance(exam.exhibits.metrics, Path):
         read_metrics(exam.exhibits.metrics, told(exam))
     if exam.exhibits.log is not None:
-        read_log(exam.exhibits.log, told(exam))
+        runs = read_log(exam.exhibits.log, told(exam)).runs
+        if runs > 1:
+            exam.notes.append(f"--log holds {runs} runs of the server: the last one is read")
 
 
 def rates_of(exam: Examination) -> list[tuple[str, list[float], float | None]]:
@@ -151,11 +153,11 @@ def drift(exam: Examination) -> Outcome:
 
 def load(exam: Examination) -> Outcome:
     """Acceptance that falls with the load of the server: what the clearest of the falls speaks for."""
-    from eyas.doctor.log_trends import after_update, falls, lines_of
+    from eyas.doctor.log_trends import after_update, falls, last_run, lines_of
     from eyas.doctor.reading_files import read_text
 
     assert exam.exhibits.log is not None
-    text = read_text(exam.exhibits.log)
+    text = last_run(read_text(exam.exhibits.log))[0]
     lines = lines_of(text)
     update = after_update(text)
     if update is not None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, ruled_out, suspected, untestable
+from eyas.doctor.readings import Interval
 from eyas.doctor.replay.subject import Subject
 from eyas.doctor.replay.trial import bench_of
 from eyas.doctor.reported import given_readings
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _ANSWERS, _BATCH, _NEW_TOKENS = 64, 16, 96
 _BELOW = 0.8  # of the drafts a round that the walk gives, below which the server loses some
+_WARM = 1.0  # the temperature of most defaults: above it hardly anybody samples
 
 
 def compare_served(exam: Examination) -> Outcome:
@@ -36,7 +38,7 @@ def compare_served(exam: Examination) -> Outcome:
     count, temperature = reading.num_draft_tokens, exam.options.temperature
     if count is None:
         return untestable("the figures do not say K, the drafts a round: give it with --num-draft-tokens")
-    expected = predicted(exam, bench.given, count, temperature)
+    expected = predicted(exam, bench.given, count, temperature or 0.0)
     if expected is None:
         return untestable("no walk can be made: the target's layers are not there, or the texts hold no answers")
     exam.measured["expected"] = expected.to_json()
@@ -48,6 +50,9 @@ def compare_served(exam: Examination) -> Outcome:
     reported = served.high if served.value is None else served.value
     text = f"{reading.engine} reports {reported:.2f} tokens a round; this draft on this target gives {wanted:.2f} (K = {count}{warm})"
     if served.high - 1 < _BELOW * (low - 1):
+        unsaid = _if_sampled(exam, bench.given, count, served) if temperature is None else None
+        if unsaid is not None:
+            return untestable(f"{text} on its greedy answers, and {unsaid}")
         remedy = (
             "the loss is inside of the server: capture what it feeds the draft and compare (eyas trace check); then batch, caches, ranks"
         )
@@ -55,6 +60,15 @@ def compare_served(exam: Examination) -> Outcome:
     if served.low > wanted + 0.3:
         return suspected(text + ": other texts, or another draft", **numbers)
     return ruled_out(text, **numbers)
+
+
+def _if_sampled(exam: Examination, subject: Subject, num_draft_tokens: int, served: Interval) -> str | None:
+    """Nobody told how the figures came about: in words, if they are no less than a server that samples gives."""
+    warm = predicted(exam, subject, num_draft_tokens, _WARM)
+    if warm is None or served.high < warm.confidence_interval[0]:
+        return None
+    length = f"{warm.vllm_acceptance_length:.2f} on answers sampled at temperature {_WARM:g}"
+    return f"{length}: say by --temperature which of them the figures are of, 0 for greedy ones"
 
 
 def predicted(exam: Examination, subject: Subject, num_draft_tokens: int, temperature: float = 0.0) -> Acceptance | None:

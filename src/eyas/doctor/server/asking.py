@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from eyas.doctor.reading_files import Told, readings_of
 from eyas.doctor.reading_files import together as joined_figures
 from eyas.doctor.readings import Reading, read
 from eyas.doctor.server.client import Client, ServerError
-from eyas.doctor.server.counters import Counters, between, counters_in, settled
+from eyas.doctor.server.counters import FELL_BACK, Counters, between, counters_in, fell_back, settled
 from eyas.doctor.server.protocol import Reply, Server
 from eyas.doctor.server.questions import ALONE, LONG, TOGETHER, TOKENS, Question, long_questions, short_questions
 from eyas.doctor.server_figures import ServerFigures
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
 
 _PROBES, _PROBE_TOKENS = 5, 8  # of each answer; so long that a first round proposes all it can
+_LEAST_SECONDS, _MOST_SECONDS = 120.0, 600.0  # for one answer
+_PATIENCE = 80.0  # times the longest wait so far, within these: an answer has 64 times the greeting's tokens, a long prompt many chunks
 
 
 @dataclass(frozen=True)
@@ -58,10 +61,13 @@ class Asking:
     def __init__(self, exam: Examination) -> None:
         assert exam.exhibits.server is not None
         self._exam = exam
-        self.server = Server(Client(exam.exhibits.server), exam.notes)
+        self.server = Server(Client(exam.exhibits.server), exam.notes, exam.exhibits.target)
         self.passes: list[Pass] = []
         self._lost: UserError | None = None
         self._failed: dict[str, UserError] = {}
+        self._longest = 0.0
+        self._last_seen: Counters | None = None
+        self.fell_back = False
         self.salt = f"eyas-{secrets.token_hex(8)}"
 
     @cached_property
@@ -108,7 +114,9 @@ class Asking:
     def open(self) -> None:
         """Read what it has counted so far, and ask for a first token. Raises ServerError if none comes."""
         _ = self._first_page
+        begun = time.monotonic()
         self.server.greet()
+        self._longest = time.monotonic() - begun
 
     @cached_property
     def num_draft_tokens(self) -> int | None:
@@ -171,15 +179,21 @@ class Asking:
             with ThreadPoolExecutor(at_once) as pool:
                 replies = tuple(pool.map(one, questions))
         figures, hits = self._counted(name, before, replies)
+        if self.fell_back:  # what it counts now may be of another draft, or of another server
+            figures = FELL_BACK
         made = Pass(name, tuple(questions), replies, figures, hits)
         self.passes.append(made)
         return made
 
     def _answer(self, question: Question, num_tokens: int, salt: str) -> Reply:
+        seconds, begun = min(_MOST_SECONDS, max(_LEAST_SECONDS, _PATIENCE * self._longest)), time.monotonic()
         if question.ids is not None:
-            return self.server.complete(question.ids, num_tokens, salt)
-        assert question.chat is not None
-        return self.server.chat(question.chat.messages, num_tokens, salt)
+            reply = self.server.complete(question.ids, num_tokens, salt, seconds)
+        else:
+            assert question.chat is not None
+            reply = self.server.chat(question.chat.messages, num_tokens, salt, seconds)
+        self._longest = max(self._longest, time.monotonic() - begun)
+        return reply
 
     def _counted(self, name: str, before: Counters | str, replies: Sequence[Reply]) -> tuple[ServerFigures | str, int]:
         """From the requests where they count for themselves, else from the server's counters before and after."""
@@ -215,7 +229,10 @@ class Asking:
 
     def scrape(self) -> Counters:
         """Raises UserError if there is no /metrics or it is something else."""
-        return counters_in(self.server.client.get_text("/metrics"), self.server.about.model)
+        now = counters_in(self.server.client.get_text("/metrics"), self.server.about.model)
+        self.fell_back |= self._last_seen is not None and fell_back(self._last_seen, now)
+        self._last_seen = now
+        return now
 
 
 def _salt(*parts: str) -> str:

@@ -1,4 +1,4 @@
-"""HTTP to a server that may be down, hang, break off, or be something else: whatever happens is a UserError in words.
+"""HTTP to a server that may be down, busy, hang, break off, or be something else: whatever happens is a UserError in words.
 
 The API key comes from the environment only, goes to this one server, and is cut out of everything that is shown.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
+from queue import Empty, SimpleQueue
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,14 +25,18 @@ _LOOK_SECONDS = 30.0  # for what a server knows without computing: its models, i
 _MAX_BYTES = 64 << 20
 _CHUNK = 1 << 16
 _SHOWN = 200  # characters of a server's words
+_BUSY = (429, 503)
+_PAUSES = (1.0, 3.0, 9.0)  # seconds before a busy server is asked again, and the longest that its Retry-After is heeded
 
 
 class ServerError(UserError):
-    """`status` is the HTTP status, None if no answer came."""
+    """`status` is the HTTP status, None if no answer came. `retry_after`: seconds that the server asks to wait, 0 if it does not."""
 
-    def __init__(self, what: str, *, status: int | None = None, got: object = None, remedy: str | None = None) -> None:
+    def __init__(
+        self, what: str, *, status: int | None = None, got: object = None, remedy: str | None = None, retry_after: float = 0.0
+    ) -> None:
         super().__init__(what, got=got, remedy=remedy)
-        self.status = status
+        self.status, self.retry_after = status, retry_after
 
 
 class _Bearer(AuthBase):
@@ -76,15 +82,15 @@ class Client:
 
     def get_text(self, path: str) -> str:
         """Raises ServerError."""
-        return self._ask("GET", path, None, _LOOK_SECONDS).decode("utf-8", errors="replace")
+        return self._patiently("GET", path, None, _LOOK_SECONDS).decode("utf-8", errors="replace")
 
     def get_json(self, path: str) -> Any:
         """Raises ServerError, also for an answer that is no JSON."""
-        return self._json(path, self._ask("GET", path, None, _LOOK_SECONDS))
+        return self._json(path, self._patiently("GET", path, None, _LOOK_SECONDS))
 
     def post(self, path: str, body: dict[str, Any], seconds: float | None = None) -> Any:
         """`seconds`: a shorter time than the client's own. Raises ServerError, also for an answer that is no JSON."""
-        return self._json(path, self._ask("POST", path, body, seconds or self._seconds))
+        return self._json(path, self._patiently("POST", path, body, seconds or self._seconds))
 
     @property
     def has_path(self) -> bool:
@@ -97,7 +103,37 @@ class Client:
 
     # -- one request -------------------------------------------------------------------------------------------
 
+    def _patiently(self, method: str, path: str, body: dict[str, Any] | None, seconds: float) -> bytes:
+        """A server that says that it is too busy is asked again a few times: many at once may run into a limit of requests."""
+        for pause in _PAUSES:
+            try:
+                return self._ask(method, path, body, seconds)
+            except ServerError as error:
+                if error.status not in _BUSY:
+                    raise
+                time.sleep(min(max(pause, error.retry_after), _PAUSES[-1]))
+        return self._ask(method, path, body, seconds)
+
     def _ask(self, method: str, path: str, body: dict[str, Any] | None, seconds: float) -> bytes:
+        """In a thread of its own, which is left behind if it does not end: name resolution and headers heed no timeout as a whole."""
+        done: SimpleQueue[bytes | Exception] = SimpleQueue()
+
+        def ask() -> None:
+            try:
+                done.put(self._request(method, path, body, seconds))
+            except Exception as error:  # raised again by whoever waits
+                done.put(error)
+
+        threading.Thread(target=ask, daemon=True).start()
+        try:
+            found = done.get(timeout=seconds + _CONNECT_SECONDS)
+        except Empty:
+            raise self._hung(self.base + path, seconds) from None
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _request(self, method: str, path: str, body: dict[str, Any] | None, seconds: float) -> bytes:
         """A session a request: a connection that the server has closed meanwhile is not met again, and threads share nothing."""
         url, begun = self.base + path, time.monotonic()
         try:
@@ -154,6 +190,11 @@ class Client:
         if 300 <= status < 400:
             where = self._safe(response.headers.get("location", "elsewhere"))
             raise ServerError(f"{url} leads elsewhere", status=status, got=f"HTTP {status} to {where}", remedy="give that address")
+        if status in _BUSY:
+            wait = _seconds(response.headers.get("retry-after", ""))
+            remedy = f"it was asked {len(_PAUSES) + 1} times: wait until it is up and has less to do, or raise its limit of requests"
+            got = f"HTTP {status}: {self._safe(_words(content))}"
+            raise ServerError(f"{url} is too busy", status=status, got=got, remedy=remedy, retry_after=wait)
         if status >= 400:
             raise ServerError(f"{url} failed", status=status, got=f"HTTP {status}: {self._safe(_words(content))}")
 
@@ -191,6 +232,11 @@ def _reason(error: Exception) -> str:
     while (inner := cause.__cause__ or cause.__context__) is not None:
         cause = inner
     return f"{type(cause).__name__}: {cause}"[:_SHOWN]
+
+
+def _seconds(text: str) -> float:
+    """Of a Retry-After, which may be a date as well: that is not heeded."""
+    return float(text) if text.strip().isdecimal() else 0.0
 
 
 def _words(content: bytes) -> str:

@@ -16,6 +16,7 @@ from eyas.errors import UserError
 _SPEC = "vllm:spec_decode_num_"
 _WAIT_SECONDS, _STEP_SECONDS = 5.0, 0.1
 _OTHERS = 0.02  # share of tokens that others may have decoded meanwhile
+FELL_BACK = "the server's counters fell back while it was asked: it was restarted, or several servers answer at this address in turn"
 
 
 @dataclass(frozen=True)
@@ -73,13 +74,17 @@ def settled(scrape: Callable[[], Counters], before: Counters, num_tokens: int) -
         time.sleep(_STEP_SECONDS)
 
 
+def fell_back(before: Counters, after: Counters) -> bool:
+    return after.rounds < before.rounds or after.generated < before.generated or len(after.positions) < len(before.positions)
+
+
 def between(before: Counters, after: Counters, num_tokens: int, where: str) -> ServerFigures | str:
     """What happened between two moments in which we got `num_tokens`; or why that cannot be said."""
     generated = after.generated - before.generated
     if not after.speculative and not generated:
         return "the server's /metrics has no counters of speculative decoding, nor of the tokens that we got"
-    if after.rounds < before.rounds or generated < 0:
-        return "the server's counters went back: it was restarted meanwhile"
+    if fell_back(before, after):
+        return FELL_BACK
     if generated > num_tokens * (1 + _OTHERS):
         mixed = f"the server decoded {generated:g} tokens meanwhile, {num_tokens} of them for us: its counters mix in what others asked"
         return f"{mixed} (vLLM 0.32 counts each request by itself with --per-request-spec-decode-metrics summary)"

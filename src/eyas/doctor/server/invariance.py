@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, ruled_out, suspected
+from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, ruled_out, suspected, untestable
 from eyas.doctor.server.asking import Pass
+from eyas.doctor.server.counters import FELL_BACK
 from eyas.doctor.server.judging import Slip
 from eyas.doctor.server.served import accepted_less
 from eyas.errors import UserError
@@ -60,6 +61,8 @@ def chunks(exam: Examination) -> Outcome:
 
 def _compared(exam: Examination, one: Pass, other: Pass, how: str, code: str, remedy: str, less: str | None) -> Outcome:
     """Answers first, then how many drafts were accepted: a cache can spoil the draft alone, and the text stays right."""
+    if exam.asking is not None and exam.asking.fell_back:
+        return untestable(FELL_BACK)
     pairs = list(zip(one.questions, one.replies, other.replies[: len(one.replies)], strict=True))
     changed = [question.id for question, left, right in pairs if left.said != right.said]
     numbers = {"prompts": len(pairs), "changed": len(changed)}

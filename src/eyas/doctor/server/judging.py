@@ -93,7 +93,7 @@ class Judge:
     @torch.no_grad()
     def _batch(self, questions: Sequence[Question], replies: Sequence[Reply]) -> list[list[Slip]]:
         texts = [[*(question.ids or ()), *(reply.tokens or ())] for question, reply in zip(questions, replies, strict=True)]
-        self._check(texts)
+        self.check(texts)
         captured = capture_batch(self.target, texts, (), want_top1=False)
         found = []
         for question, reply, item in zip(questions, replies, captured, strict=True):
@@ -127,7 +127,8 @@ class Judge:
                 found.append(Slip(question, tokens[:place], place, said, choice, gap))
         return found
 
-    def _check(self, texts: Sequence[Sequence[int]]) -> None:
+    def check(self, texts: Sequence[Sequence[int]]) -> None:
+        """Raises UserError for token ids that the target does not have."""
         most = max(max(text) for text in texts)
         if most >= self.target.vocab_size:
             raise UserError(

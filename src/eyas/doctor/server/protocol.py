@@ -78,11 +78,11 @@ class Reply:
 
 
 class Server:
-    """Asks one server. What it does not take is added to `notes`."""
+    """Asks one server. What it does not take is added to `notes`. `target`: which of several models to ask for, by name or folder."""
 
-    def __init__(self, client: Client, notes: list[str]) -> None:
+    def __init__(self, client: Client, notes: list[str], target: str | None = None) -> None:
         self.client, self.notes = client, notes
-        self.about = _about(client)
+        self.about = _about(client, notes, target)
         self._taken: dict[str, tuple[str, ...]] = {}  # by path: the fields beyond OpenAI's that it takes, once one was refused
         if client.sends_key_in_clear:
             self.notes.append("the API key goes to the server unencrypted: use https")
@@ -99,24 +99,28 @@ class Server:
             answer = self.client.post("/v1/chat/completions", {**body, "messages": messages}, _GREETING_SECONDS)
         _completion(answer)
 
-    def complete(self, prompt: Sequence[int], num_tokens: int, salt: str) -> Reply:
-        """Greedy continuation of token ids. `salt`: requests of another salt share no cached prefix. Raises ServerError."""
+    def complete(self, prompt: Sequence[int], num_tokens: int, salt: str, seconds: float | None = None) -> Reply:
+        """Greedy continuation of token ids. `salt`: requests of another salt share no cached prefix.
+
+        `seconds`: how long to wait for it, at most. Raises ServerError.
+        """
         if self.about.engine == "sglang":
             sampling = {**_GREEDY, "max_new_tokens": num_tokens, "repetition_penalty": 1.0}
-            return _generated(self.client.post("/generate", {"input_ids": list(prompt), "sampling_params": sampling, "extra_key": salt}))
+            body = {"input_ids": list(prompt), "sampling_params": sampling, "extra_key": salt}
+            return _generated(self.client.post("/generate", body, seconds))
         body = {"model": self.about.model, "prompt": list(prompt), "max_tokens": num_tokens, **_GREEDY}
-        return _completion(self._post("/v1/completions", body, salt))
+        return _completion(self._post("/v1/completions", body, salt, seconds))
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], num_tokens: int, salt: str) -> Reply:
-        """Greedy answer to a chat that the server renders itself. Raises ServerError."""
+    def chat(self, messages: Sequence[Mapping[str, Any]], num_tokens: int, salt: str, seconds: float | None = None) -> Reply:
+        """Greedy answer to a chat that the server renders itself, in `seconds` at most. Raises ServerError."""
         body = {"model": self.about.model, "messages": [dict(message) for message in messages], "max_tokens": num_tokens, **_GREEDY}
-        return _completion(self._post("/v1/chat/completions", body, salt))
+        return _completion(self._post("/v1/chat/completions", body, salt, seconds))
 
-    def _post(self, path: str, body: dict[str, Any], salt: str) -> Any:
+    def _post(self, path: str, body: dict[str, Any], salt: str, seconds: float | None) -> Any:
         """With fields beyond OpenAI's, but for those that the server refuses."""
         extras = {"return_token_ids": True, "cache_salt": salt, "repetition_penalty": 1.0}
         try:
-            return self.client.post(path, body | {name: extras[name] for name in self._taken.get(path, tuple(extras))})
+            return self.client.post(path, body | {name: extras[name] for name in self._taken.get(path, tuple(extras))}, seconds)
         except ServerError as error:
             if error.status not in _REFUSED or path in self._taken:
                 raise
@@ -125,7 +129,7 @@ class Server:
             by_text = "; without ids it is compared by text" if "return_token_ids" in lost else ""
             self.notes.append(f"the server does not take {', '.join(lost)} ({error.got}){by_text}")
             self._taken[path] = taken
-        return self.client.post(path, body | {name: extras[name] for name in taken})
+        return self.client.post(path, body | {name: extras[name] for name in taken}, seconds)
 
     def _find_taken(self, path: str, body: Mapping[str, Any], extras: Mapping[str, Any]) -> tuple[str, ...]:
         """Each field by itself. Raises ServerError if the fault lies elsewhere."""
@@ -143,16 +147,19 @@ class Server:
         return tuple(taken)
 
 
-def _about(client: Client) -> About:
+def _about(client: Client, notes: list[str], target: str | None) -> About:
     """Raises ServerError for what is no OpenAI-compatible server."""
     listed = client.get_json("/v1/models")
     models = listed.get("data") if isinstance(listed, dict) else None
     served = [item for item in models if isinstance(item, dict) and isinstance(item.get("id"), str)] if isinstance(models, list) else []
     if not served:
         raise ServerError(f"{client.base}/v1/models names no model", got=str(listed)[:160], remedy="is it an OpenAI-compatible server?")
-    first = served[0]
-    engine = str(first.get("owned_by") or "").lower()
-    about = About(str(first["id"]), engine if engine in ("vllm", "sglang") else None, max_length=_count(first.get("max_model_len")))
+    names = set() if target is None else {target, target.rstrip("/").rpartition("/")[2]}
+    model = next((item for item in served if names & {item["id"], str(item.get("root"))}), served[0])
+    if len(served) > 1:
+        notes.append(f"the server names {len(served)} models, of which {model['id']} is asked")
+    engine = str(model.get("owned_by") or "").lower()
+    about = About(str(model["id"]), engine if engine in ("vllm", "sglang") else None, max_length=_count(model.get("max_model_len")))
     if about.engine == "vllm":
         return replace(about, version=_text(_optional(client, "/version").get("version")))
     if about.engine == "sglang":

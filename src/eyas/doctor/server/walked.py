@@ -53,6 +53,7 @@ def walked(exam: Examination, made: Pass, num_draft_tokens: int) -> Walked:
     if target is None:
         raise UserError(exam.why_no_target)
     answers = answers_of(made)
+    exam.judge.check([answer.token_ids for answer in answers])
     pair = Pair(target, subject.build(target), subject.taps)
     forecasts = forecast(pair, answers, num_draft_tokens, _BATCH, lambda count: None)
     return walk_all(answers, forecasts, num_draft_tokens)
