@@ -193,7 +193,7 @@ def test_a_model_that_is_named_and_not_there(raw, capsys):
 
 
 @pytest.mark.parametrize(
-    ("target", "asked"), [("/models/two", "two"), ("org/three", "three-of-them"), ("/models/four", "one"), (None, "one")]
+    ("target", "asked"), [("/models/two", "two"), ("org/3", "three"), ("/models/four", "one"), (None, "one")]
 )
 def test_of_several_models_the_target_is_asked(raw, target, asked):
     models = [{"id": "one"}, {"id": "two"}, {"id": "three", "root": "org/3"}]

@@ -36,7 +36,7 @@ def suspects(name: str, rates: Sequence[float], length: float | None) -> list[st
     elif length is not None and rates and length >= most - 0.005:
         found.append(f"{name}: every draft is accepted: NaN logits that pass for agreement, or a loop (N, R)")
     elif first is not None and first <= 0.12:
-        found.append(f"{name}: almost nothing is accepted: wrong layers, or the vocabulary map ignored (A, F)")
+        found.append(f"{name}: almost nothing is accepted: wrong layers, another order of slots, or the vocabulary map ignored (A, C, F)")
     elif first is not None and first <= 0.3:
         found.append(f"{name}: the first position is weak: layers off by one, order of slots, a norm (A, C, B)")
     elif len(rates) > 1 and rates[1] < 0.6 * rates[0]:

@@ -142,7 +142,7 @@ HYPOTHESES = (
         "cache-variant",
         "live",
         "the server loses something between the chunks of a long prompt",
-        ("server",),
+        ("server", "layers"),
         "ask prompts of many chunks, all at once",
         "the answers are not the target's",
         _chunks,

@@ -1,9 +1,10 @@
 """The questions that a server is asked, once an examination: each pass is made when a test first needs it.
 
     alone      prompts one after another, each under a salt of its own: no prefix of it is in a cache
-    again      the same ones once more: their prefixes are cached now
+    again      the same ones once more: their prefixes are cached now, if they fill a block of the cache
     together   the same ones and more, all at once
     long       prompts of many chunks, all at once
+    long again the same ones once more: their prefixes fill blocks of any size
     probes     from places inside of the answers, a few tokens on: the first is the prefill's, the second the first round's
 
 Answers end where the target ends them, or after so many tokens.
@@ -97,6 +98,11 @@ class Asking:
         """Raises UserError if the server's or the target's positions leave no room for a long prompt."""
         questions = long_questions(self.questions, self.server, self._exam.loaded_target)
         return self._pass("long", questions, LONG, "long")
+
+    @cached_property
+    def long_again(self) -> Pass:
+        """Raises UserError as `long` does."""
+        return self._pass("long again", self.long.questions, LONG, "long")
 
     @cached_property
     def probes(self) -> Pass:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, ruled_out, suspected, untestable
 from eyas.doctor.server.asking import Pass
+from eyas.doctor.server.client import ServerError
 from eyas.doctor.server.counters import FELL_BACK
 from eyas.doctor.server.judging import Slip
 from eyas.doctor.server.served import accepted_less
@@ -29,20 +30,31 @@ def batches(exam: Examination) -> Outcome:
 
 
 def prefix_cache(exam: Examination) -> Outcome:
+    """Prompts that are shorter than a block of the cache hit nothing; then long ones are asked twice, too."""
     asking = exam.asking
     assert asking is not None
-    first, again = asking.alone, asking.again
-    hits = (
-        f"asked once more, {again.cached_tokens} tokens from its prefix cache"
-        if again.cached_tokens
-        else "asked once more (no hit of a prefix cache was seen)"
-    )
+    found = _asked_twice(exam, asking.alone, asking.again)
+    if found.judgement != "ruled out" or asking.again.cached_tokens or exam.loaded_target is None:
+        return found
+    try:
+        long, again = asking.long, asking.long_again
+    except ServerError:
+        raise
+    except UserError:  # there is no room for longer ones
+        return found
+    return _asked_twice(exam, long, again)
+
+
+def _asked_twice(exam: Examination, first: Pass, again: Pass) -> Outcome:
+    hits = f"{again.cached_tokens} tokens from its prefix cache" if again.cached_tokens else "no hit of a prefix cache was seen"
+    longest = max(len(question.ids or ()) for question in first.questions)
+    how = f"asked once more ({hits}{f', prompts of up to {longest} tokens' if longest else ''})"
     remedy = "switch the prefix cache off (vLLM: --no-enable-prefix-caching, SGLang: --disable-radix-cache), and report this to the engine"
-    return _compared(exam, first, again, hits, "cache-variant", remedy, accepted_less(first, again))
+    return _compared(exam, first, again, how, "cache-variant", remedy, accepted_less(first, again))
 
 
 def chunks(exam: Examination) -> Outcome:
-    """Long prompts: their answers against the target's own; without it, nothing can be said, as there is no shorter way to ask them."""
+    """Long prompts: their answers against the target's own, as there is no shorter way to ask them."""
     asking = exam.asking
     assert asking is not None
     long = asking.long

@@ -106,8 +106,8 @@ class Server:
         """
         if self.about.engine == "sglang":
             sampling = {**_GREEDY, "max_new_tokens": num_tokens, "repetition_penalty": 1.0}
-            body = {"input_ids": list(prompt), "sampling_params": sampling, "extra_key": salt}
-            return _generated(self.client.post("/generate", body, seconds))
+            question = {"input_ids": list(prompt), "sampling_params": sampling, "extra_key": salt}
+            return _generated(self.client.post("/generate", question, seconds))
         body = {"model": self.about.model, "prompt": list(prompt), "max_tokens": num_tokens, **_GREEDY}
         return _completion(self._post("/v1/completions", body, salt, seconds))
 
