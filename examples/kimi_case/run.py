@@ -10,12 +10,14 @@ examine each. What DIR already holds is used again. --small takes few layers, ex
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,8 +68,11 @@ class States:
         return f"{self.first},{self.middle},{self.late}"
 
 
-def eyas(*arguments: object, ranks: int = 1, may_find: bool = False) -> str:
-    """Run a command of Eyas and give its standard output; `may_find`: exit status 1 is an answer, not a failure."""
+def eyas(*arguments: object, ranks: int = 1, may_find: bool = False, log: Path | None = None) -> str:
+    """Run a command of Eyas and give its standard output.
+
+    may_find: exit status 1 is an answer, not a failure. log: where its progress goes if others run beside it, else to the terminal.
+    """
     launch = [sys.executable, "-m"]
     environment = {"OMP_NUM_THREADS": "1", **os.environ}  # matrices so small that threads would mostly wait for one another
     if ranks > 1:
@@ -75,9 +80,13 @@ def eyas(*arguments: object, ranks: int = 1, may_find: bool = False) -> str:
     words = [str(word) for word in arguments]
     console.print("eyas " + " ".join(words) + (f"   ({ranks} ranks)" if ranks > 1 else ""), markup=False, highlight=False, soft_wrap=True)
     command = [*launch, "eyas.cli.main", *words]
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=RANKS_SECONDS, check=False)
+    with log.open("a", encoding="utf-8") if log else contextlib.nullcontext() as stream:
+        done = subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, stderr=stream, text=True, timeout=RANKS_SECONDS, check=False
+        )
     if done.returncode not in ((0, 1) if may_find else (0,)):
-        raise SystemExit(f"eyas {words[0]} ended with status {done.returncode}")
+        said = f"; what it said is in {log}" if log else ""
+        raise SystemExit(f"eyas {words[0]} ended with status {done.returncode}{said}")
     return done.stdout
 
 
@@ -155,10 +164,11 @@ class Case:
         """Accuracy and acceptance of a draft under the states it is fed, and what the doctor says about what the server got."""
         given = ("--target", self.target)
         feed, engine = ((), ENGINE) if as_if is None else (("--as-if", as_if), THEN)
-        chats = ("--chats", self.heldout, "--max-new-tokens", 96, "--dtype", "fp32")
-        figures = json.loads(eyas("evaluate", *given, "--draft", draft, *chats, *feed, "--json"))
+        chats, log = ("--chats", self.heldout, "--max-new-tokens", 96, "--dtype", "fp32"), self.out / f"{name}.log"
+        figures = json.loads(eyas("evaluate", *given, "--draft", draft, *chats, *feed, "--json", log=log))
         what = ("--draft", served, "--dump", dump, "--data", self.heldout, "--engine", engine)
-        told = json.loads(eyas("doctor", *given, *what, "--html", self.out / f"doctor-{name}.html", "--json", may_find=True))
+        page = ("--html", self.out / f"doctor-{name}.html")
+        told = json.loads(eyas("doctor", *given, *what, *page, "--json", may_find=True, log=log))
         write_json(self.out / f"doctor-{name}.json", told)
         manifest = read_json(dump / "manifest.json", "the dump's manifest")
         checked = manifest["teacher_check"]
@@ -186,11 +196,13 @@ def replay(out: Path, small: bool) -> dict[str, Any]:
     right_dump = case.dump("right-dump", "final")
     faulty, right = case.draft("faulty-draft", faulty_dump), case.draft("right-draft", right_dump)
     numbers = [int(name.split(":")[1]) for name in states.shifted.split(",")]
-    cases = [
-        case.measure("served-2-30-58", faulty, faulty_dump, case.served("served-2-30-58", faulty, numbers), states.shifted),
-        case.measure("embed-2-30-wrong-teacher", faulty, faulty_dump, case.served("embed-2-30", faulty, None)),
-        case.measure("right", right, right_dump, case.served("right", right, None)),
+    todo = [
+        ("served-2-30-58", faulty, faulty_dump, case.served("served-2-30-58", faulty, numbers), states.shifted),
+        ("embed-2-30-wrong-teacher", faulty, faulty_dump, case.served("embed-2-30", faulty, None), None),
+        ("right", right, right_dump, case.served("right", right, None), None),
     ]
+    with ThreadPoolExecutor(max_workers=2) as pool:  # each is one thread's work
+        cases = list(pool.map(lambda one: case.measure(*one), todo))
     return {"target": str(case.target), "states": {"trained": states.trained, "shifted": states.shifted}, "cases": cases}
 
 
