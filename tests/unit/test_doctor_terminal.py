@@ -1,4 +1,4 @@
-"""The report in a terminal: the verdict first, then causes, the wiring slot by slot, and everything that was asked."""
+"""The report in a terminal: what was asked, the wiring slot by slot, then causes and, last, the verdict."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ def found() -> Diagnosis:
         (
             Tested(asked, Outcome("confirmed", evidence, (Fault("taps-shifted", "draft", evidence, "set the ids"),)), 1.0),
             Tested(other, Outcome("cannot be tested", reason="needs --target"), 0.0),
+            Tested(other, Outcome("ruled out", (Evidence("theta 10000 is worse"),)), 0.0),
         ),
         slots=(Slot(0, "layer:1", "layer:0"), Slot(1, "layer:5", "layer:5"), Slot(2, "layer:9", None)),
         measured={"accuracy": 0.769, "accuracy_as_given": 0.341},
@@ -45,16 +46,20 @@ def found() -> Diagnosis:
 def test_all_is_told_in_order(found):
     text = printed(found)
     words = [
-        "fault",
-        "1. a neighbour's states: draft",
-        "34.1 %",
-        "remedy: set the ids",
+        "ruled out: 1",
+        "theta 10000 is worse",
+        "cannot be tested: needs --target: rope-theta",
+        "note: a note",
         "wiring",
         "on real text",
         "signature: vllm",
-        "needs --target",
+        "next: --log",
+        "1. a neighbour's states: draft",
+        "34.1 %",
+        "remedy: set the ids",
+        "fault",
     ]
-    places = [text.index(part) for part in [*words, "next: --log", "note: a note"]]
+    places = [text.rindex(part) for part in words]
     assert places == sorted(places)
 
 

@@ -1,4 +1,4 @@
-"""The diagnosis for a terminal: verdict, findings, wiring and hypotheses."""
+"""The diagnosis for a terminal. What matters most stands last, where the eye is when the command ends."""
 
 from __future__ import annotations
 
@@ -11,27 +11,32 @@ from rich.text import Text
 from eyas.doctor.hypothesis import Diagnosis, Finding, Hypothesis, Tested, percent
 
 _COLOURS = {"healthy": "green", "fault": "red", "weak-draft": "yellow", "inconclusive": "yellow"}
-_SIGNS = {"confirmed": "red", "ruled out": "green", "suspected": "yellow", "cannot be tested": "dim"}
+_SIGNS = {"ruled out": "green", "suspected": "yellow"}
 
 
 def show(diagnosis: Diagnosis, console: Console) -> None:
-    """Findings first; what was ruled out below, a line each."""
-    colour = _COLOURS[diagnosis.verdict]
-    console.print(Panel(Text(diagnosis.summary), title=Text(diagnosis.verdict, style=f"bold {colour}"), border_style=colour))
-    for number, finding in enumerate(diagnosis.findings, 1):
-        console.print(_finding(number, finding))
+    """What was ruled out and what could not be tested, then wiring and figures, then the findings and the verdict."""
+    for judgement in ("ruled out", "suspected"):
+        some = [item for item in diagnosis.tested if item.outcome.judgement == judgement]
+        if some:
+            console.print(_hypotheses(judgement, some))
+    for reason, codes in _untested(diagnosis.tested).items():
+        console.print(Text(f"cannot be tested: {reason}: {', '.join(codes)}", style="dim"))
+    for note in diagnosis.notes:
+        console.print(Text(f"note: {note}", style="dim"))
+    console.print(Text(f"{len(diagnosis.tested)} hypotheses in {diagnosis.seconds:.1f} s", style="dim"))
     if diagnosis.slots:
         console.print(_wiring(diagnosis))
     if diagnosis.measured.get("accuracy") is not None:
         console.print(_figures(diagnosis))
     for line in diagnosis.signature:
         console.print(Text(f"signature: {line}"))
-    console.print(_hypotheses(diagnosis.tested))
     for line in diagnosis.next_steps:
         console.print(Text(f"next: {line}", style="cyan"))
-    for note in diagnosis.notes:
-        console.print(Text(f"note: {note}", style="dim"))
-    console.print(Text(f"{len(diagnosis.tested)} hypotheses in {diagnosis.seconds:.1f} s", style="dim"))
+    for number, finding in enumerate(diagnosis.findings, 1):
+        console.print(_finding(number, finding))
+    colour = _COLOURS[diagnosis.verdict]
+    console.print(Panel(Text(diagnosis.summary), title=Text(diagnosis.verdict, style=f"bold {colour}"), border_style=colour))
 
 
 def show_plan(hypotheses: list[tuple[Hypothesis, str | None]], console: Console) -> None:
@@ -78,13 +83,22 @@ def _figures(diagnosis: Diagnosis) -> RenderableType:
     return table
 
 
-def _hypotheses(tested: tuple[Tested, ...]) -> RenderableType:
-    table = Table(title="hypotheses", title_justify="left")
-    for name in ("kind", "code", "claim", "verdict", "evidence"):
-        table.add_column(name, overflow="fold")
+def _hypotheses(judgement: str, tested: list[Tested]) -> RenderableType:
+    table = Table(title=Text(f"{judgement}: {len(tested)}", style=_SIGNS[judgement]), title_justify="left")
+    for name, ratio in (("kind", None), ("code", 3), ("claim", 4), ("evidence", 7)):
+        table.add_column(name, overflow="fold", ratio=ratio)
     for item in tested:
-        outcome = item.outcome
-        words = outcome.reason or "; ".join(part.text for part in outcome.evidence[:2])
-        verdict = Text(outcome.judgement, style=_SIGNS[outcome.judgement])
-        table.add_row(item.hypothesis.kind, item.hypothesis.code, item.hypothesis.claim, verdict, Text(words))
+        words = "; ".join(part.text for part in item.outcome.evidence[:2]) or item.outcome.reason
+        table.add_row(item.hypothesis.kind, item.hypothesis.code, item.hypothesis.claim, Text(words))
     return table
+
+
+def _untested(tested: tuple[Tested, ...]) -> dict[str, list[str]]:
+    """Codes by what kept them from being tested."""
+    found: dict[str, list[str]] = {}
+    for item in tested:
+        if item.outcome.judgement == "cannot be tested":
+            codes = found.setdefault(item.outcome.reason, [])
+            if item.hypothesis.code not in codes:
+                codes.append(item.hypothesis.code)
+    return found
