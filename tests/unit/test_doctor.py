@@ -278,7 +278,7 @@ def test_a_damaged_header_is_said_and_nothing_else_happens(content: bytes, tmp_p
 def test_signatures_name_their_first_suspects():
     assert "(G, S, N, E)" in suspects("vllm", [0.0, 0.0], 1.0)[0]
     assert "(N, R)" in suspects("vllm", [1.0, 1.0], 3.0)[0]
-    assert "(A, F)" in suspects("vllm", [0.05, 0.0], 1.05)[0]
+    assert "(A, C, F)" in suspects("vllm", [0.05, 0.0], 1.05)[0]
     assert "(A, C, B)" in suspects("vllm", [0.2, 0.1], 1.2)[0]
     assert "(B, D, E)" in suspects("vllm", [0.7, 0.2], 1.9)[0]
     assert suspects("vllm", [0.75, 0.7, 0.65], 2.6) == []

@@ -44,6 +44,16 @@ def tap_faults(exam: Examination) -> Outcome:
     return confirmed(_fault("slot-order" if same else "taps-engine", text, fed, judged))
 
 
+def fed_taps(exam: Examination) -> tuple[Judged, tuple[Tap, ...]] | None:
+    """The engine and what it would feed this checkpoint as it is; None if it feeds nothing, or whatever the wiring says."""
+    draft, target = exam.draft, exam.target
+    if draft is None or target is None or draft.is_eyas or exam.exhibits.engine in (None, "embedded"):
+        return None
+    judged = parse_engine(str(exam.exhibits.engine))
+    fed = resolve(judged, TargetFacts.of(target.config.value, str(target.folder / "config.json")), draft.config.value)
+    return None if fed.problem is not None else (judged, fed.taps)
+
+
 def head_faults(exam: Examination, codes: tuple[str, ...]) -> Outcome:
     """Which of the draft's features the engine does not honour; `codes` are those that the caller answers for."""
     draft, target = exam.draft, exam.target
@@ -87,11 +97,13 @@ def _eyas_draft(draft: DraftFiles, judged: Judged, facts: TargetFacts) -> Outcom
     return confirmed(Fault("taps-engine", "engine", (Evidence(text), *others), "use an engine and version that the notes name", 0.8))
 
 
+def export_for(judged: Judged) -> str:
+    """The remedy for a feed that is not the draft's."""
+    return f"export the draft for it: eyas export --to {judged.engine.name}=={judged.asked}; it writes the ids and the order that it reads"
+
+
 def _fault(code: str, text: str, fed: Fed, judged: Judged) -> Fault:
-    remedy = (
-        f"export the draft for it: eyas export --to {judged.engine.name}=={judged.asked}; it writes the ids and the order that it reads"
-    )
-    return Fault(code, "engine", (Evidence(text, {"fed": _names(fed), "ids": list(fed.ids)}),), remedy, 0.85)
+    return Fault(code, "engine", (Evidence(text, {"fed": _names(fed), "ids": list(fed.ids)}),), export_for(judged), 0.85)
 
 
 def _names(fed: Fed) -> list[str]:

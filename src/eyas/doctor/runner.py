@@ -83,6 +83,7 @@ def _passes(exam: Examination, hypotheses: list[Hypothesis], tested: dict[int, T
                 if before is None or found.outcome.judgement == "confirmed":
                     tested[id(item)] = found
                 exam.faults += found.outcome.faults
+                _overrule(exam, found, tested)
         if exam.measured.get("mended", 0) == mended:
             return
 
@@ -91,12 +92,20 @@ def _prune(exam: Examination, tested: dict[int, Tested]) -> None:
     """A fix that looked good on a draft that was still broken otherwise, and does nothing for the mended one, was none."""
     bench = vars(exam).get("bench")
     for fault in bench.prune() if bench is not None else ():
-        exam.faults = [held for held in exam.faults if held is not fault]
-        for key, item in tested.items():
-            if fault in item.outcome.faults:
-                words = Evidence("with all other fixes it changes nothing: no cause of its own")
-                outcome = Outcome("suspected", (*item.outcome.evidence, words))
-                tested[key] = Tested(item.hypothesis, outcome, item.seconds)
+        _acquit(exam, fault, tested, "with all other fixes it changes nothing: no cause of its own")
+
+
+def _overrule(exam: Examination, found: Tested, tested: dict[int, Tested]) -> None:
+    for fault in [fault for fault in exam.faults if fault.subject == "engine" and fault.code in found.outcome.overrules]:
+        _acquit(exam, fault, tested, f"measured: {found.outcome.evidence[0].text}")
+
+
+def _acquit(exam: Examination, fault: Fault, tested: dict[int, Tested], why: str) -> None:
+    """Take back what was confirmed; it stays suspected, with the reason."""
+    exam.faults = [held for held in exam.faults if held is not fault]
+    for key, item in tested.items():
+        if fault in item.outcome.faults:
+            tested[key] = Tested(item.hypothesis, Outcome("suspected", (*item.outcome.evidence, Evidence(why))), item.seconds)
 
 
 def _test(exam: Examination, item: Hypothesis, started: float) -> Tested:

@@ -8,7 +8,8 @@ import torch
 
 from eyas.draft.checkpoint import read_draft
 from eyas.draft.permute import permute_taps
-from seeded.edits import Choice, Tensors, earlier, exported, foreign, further, in_reverse, names_of, redraft
+from seeded.dumps import holding
+from seeded.edits import Choice, Tensors, earlier, exported, foreign, further, in_int4, in_reverse, names_of, redraft
 from seeded.registry import FILES, REPLAY, add, fault
 from seeded.sets import FAMILIES, THETA, Set
 
@@ -60,7 +61,10 @@ add("taps-other", "embedding in the middle", declared(lambda taps, layers: [taps
 add("taps-shifted", "ids of boundaries where outputs are meant", ids("specforge", [1, 2, 3]))
 add("taps-shifted", "ids of outputs where boundaries are meant", ids("speculators", [0, 1, 2]), "qwen3")
 add("taps-shifted", "middle layer one off", ids("specforge", [0, 2, 3]))
+add("taps-shifted", "the dump's states are a layer later, the target in int4", lambda s: in_int4(holding(further)(s)), "qwen3")
 add("taps-undeclared", "config without ids", ids("specforge", None), depths=FILES)
+add("taps-undeclared", "config without ids, replayed", ids("specforge", None))
+add("taps-impossible", "one id twice, replayed", ids("speculators", [1, 2, 2]), "qwen3")
 add("taps-undeclared", "speculators config without ids", ids("speculators", None), "qwen3", depths=FILES)
 add("taps-impossible", "id beyond the last layer", ids("specforge", [0, 1, 9]), depths=FILES)
 add("taps-impossible", "negative id", ids("speculators", [-1, 2, 3]), "deepseek_v3", depths=FILES)
@@ -80,6 +84,11 @@ def top_level_ids(s: Set) -> Set:
 @fault("taps-engine", "ids of outputs, served by vLLM", depths=FILES)
 def output_ids_in_vllm(s: Set) -> Set:
     return exported(s, "specforge", bare=False).but(engine="vllm==0.33.0", given=("target", "draft"))
+
+
+@fault("taps-engine", "ids of outputs, served by vLLM: measured", "llama", "qwen3")
+def output_ids_measured(s: Set) -> Set:
+    return exported(s, "specforge").but(engine="vllm==0.33.0", given=DRAFT_ONLY)
 
 
 @fault("taps-engine", "ids that mean outputs until SGLang 0.5.13 and boundaries since", "deepseek_v3", depths=FILES)

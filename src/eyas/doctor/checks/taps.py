@@ -124,6 +124,12 @@ def _engine(exam: Examination) -> Outcome:
     return tap_faults(exam)
 
 
+def _fed_by_engine(exam: Examination) -> Outcome:
+    from eyas.doctor.replay.engine_feed import measure_feed
+
+    return measure_feed(exam)
+
+
 def _searched(exam: Examination) -> Outcome:
     from eyas.doctor.replay.taps import search_taps
 
@@ -208,6 +214,18 @@ HYPOTHESES = (
         _learnt_teacher,
         prior=0.03,
         seconds=2.0,
+        last=True,
+    ),
+    Hypothesis(
+        "taps-engine",
+        "replay",
+        "what this engine version feeds costs the draft accuracy",
+        ("draft", "target", "engine", "replay"),
+        "feed the draft, mended as far as it could be, what the engine would feed it",
+        "it predicts less",
+        _fed_by_engine,
+        prior=0.5,
+        seconds=0.5,
         last=True,
     ),
 )
