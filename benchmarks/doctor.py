@@ -3,6 +3,8 @@
     python benchmarks/doctor.py --out doctor.json                         the suite of tests/faults
     python benchmarks/doctor.py --set DIR --important --out doctor.json   the most important ones in a set of one's own
 
+A case's processor and wall time hold the planting as well; doctor_seconds are the examination's alone.
+
 Recall: of the planted faults, those named first, by kind and by code. Precision: of all sets in which something was found,
 those in which something was planted. `--set` names a folder with target, draft, dump and chats.jsonl; a dump of some fifty
 chats is enough, and is held in memory several times over.
@@ -90,7 +92,8 @@ def examine(todo: list[Case], folder_of: Callable[[str], Path], num_rows: int) -
                 grade = Grade(False, False, (f"{type(error).__name__}: {error}",), "traceback")
             seconds = {"cpu_seconds": time.process_time() - cpu, "wall_seconds": time.perf_counter() - wall}
         row = {"group": case.group, "kind": case.kind, "name": case.name, "family": case.family, "verdict": grade.verdict}
-        row |= {"right_kind": grade.right_kind, "right_code": grade.right_code, "told": list(grade.told), **seconds}
+        row |= {"right_kind": grade.right_kind, "right_code": grade.right_code, "told": list(grade.told)}
+        row |= {"doctor_seconds": grade.seconds, **seconds}
         rows.append(row)
         if not grade.right:
             console.print(f"{number}/{len(todo)} {case.name} ({case.family}): {grade.words()}", markup=False, highlight=False)

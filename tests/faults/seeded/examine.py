@@ -21,12 +21,16 @@ ROWS = 1200  # of real text: enough for the differences that a planted fault mak
 
 @dataclass(frozen=True)
 class Grade:
-    """`right`: the cause is named, in its kind and by its code. `told`: what the doctor said, in order."""
+    """`right`: the cause is named, in its kind and by its code. `told`: what the doctor said, in order.
+
+    seconds: of the examination, without the planting; None if it refused.
+    """
 
     right_kind: bool
     right_code: bool
     told: tuple[str, ...]
     verdict: str
+    seconds: float | None = None
 
     @property
     def right(self) -> bool:
@@ -46,7 +50,7 @@ def grade_fault(fault: Fault, s: Set, rows: int = ROWS) -> Grade:
     kinds = {CATALOG[code].kind for code in codes}
     first = found.findings[0] if found.findings else None
     right_kind = first is not None and first.kind in kinds
-    return Grade(right_kind and found.verdict == "fault", first is not None and first.code in codes, told, found.verdict)
+    return Grade(right_kind and found.verdict == "fault", first is not None and first.code in codes, told, found.verdict, found.seconds)
 
 
 def grade_pair(pair: Pair, s: Set, rows: int = ROWS) -> Grade:
@@ -58,7 +62,7 @@ def grade_pair(pair: Pair, s: Set, rows: int = ROWS) -> Grade:
     by_code = all(accepted(code) & set(told) for code in pair.codes)
     kinds = {item.kind for item in found.findings}
     by_kind = all(kinds & {CATALOG[one].kind for one in accepted(code)} for code in pair.codes)
-    return Grade(by_kind, by_code, told, found.verdict)
+    return Grade(by_kind, by_code, told, found.verdict, found.seconds)
 
 
 def grade_healthy(item: Healthy, s: Set, rows: int = ROWS) -> Grade:
@@ -66,7 +70,7 @@ def grade_healthy(item: Healthy, s: Set, rows: int = ROWS) -> Grade:
     if found is None:
         return Grade(False, False, ("exit 2",), "refused")
     right = found.verdict in item.verdicts and not found.findings
-    return Grade(right, right, tuple(finding.code for finding in found.findings), found.verdict)
+    return Grade(right, right, tuple(finding.code for finding in found.findings), found.verdict, found.seconds)
 
 
 def _examine(plant: Callable[[Set], Set], s: Set, depths: tuple[str, ...], rows: int, fault: Fault | None = None) -> Diagnosis | None:
