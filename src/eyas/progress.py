@@ -14,6 +14,7 @@ from rich.progress import Progress as RichProgress
 
 console = Console(stderr=True)
 _LOG_EVERY = 30.0  # seconds
+_SHOWN: list[Progress] = []  # a terminal has room for one: while a part's bar is shown, the whole's is put away
 
 
 def counted(count: int, noun: str) -> str:
@@ -55,13 +56,24 @@ class Progress:
             self._log()
 
     def __enter__(self) -> Progress:
+        if _SHOWN:
+            _SHOWN[-1]._put_away()
+        _SHOWN.append(self)
         self._bar.start()
         return self
 
+    def _put_away(self) -> None:
+        self._bar.live.transient = True
+        self._bar.stop()
+        self._bar.live.transient = False
+
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._bar.stop()
+        _SHOWN.remove(self)
         if not console.is_terminal:
             self._log()
+        if _SHOWN:
+            _SHOWN[-1]._bar.start()
 
     def _log(self) -> None:
         self._logged = time.monotonic()

@@ -23,3 +23,16 @@ def test_what_an_earlier_run_did_counts_but_is_not_its_rate(monkeypatch):
     found = re.search(r"answering: 90,003 of 100,000 answers, ([\d,.]+) answers/s", written.getvalue())
     assert found is not None, written.getvalue()
     assert float(found[1].replace(",", "")) < 100  # three in 60 ms; with the resumed ones it would be millions
+
+
+def test_a_part_s_bar_takes_the_place_of_the_whole_s_and_gives_it_back(monkeypatch):
+    written = io.StringIO()
+    monkeypatch.setattr(eyas.progress, "console", Console(file=written, width=100, force_terminal=True))
+    with Progress("whole", 2, "parts") as whole:
+        whole.advance(1)
+        with Progress("part", 3, "texts") as part:
+            part.advance(3)
+        whole.advance(1)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written.getvalue())
+    assert "3/3" in shown
+    assert shown.rindex("part") < shown.rindex("2/2"), "the whole's bar is there again"

@@ -21,7 +21,7 @@ from eyas.doctor.reported import require_figures
 from eyas.doctor.signatures import boosts, suspicions
 from eyas.doctor.verdict import summary_of, verdict_of
 from eyas.errors import UserError
-from eyas.progress import console
+from eyas.progress import Progress, console
 
 _MAX_PASSES = 3
 _BOTH, _SUREST = 0.05, 0.99
@@ -45,14 +45,15 @@ def examine(exhibits: Exhibits, options: Options) -> tuple[Diagnosis, Examinatio
     boost = boosts(exam)
     tested: dict[int, Tested] = {}
     wanted = [item for item in all_hypotheses() if item.depth in options.depths and options.wants(item.code, item.kind)]
-    for depth in DEPTHS:
-        here = [item for item in wanted if item.depth == depth]
-        spoken_for = {fault.code for fault in exam.faults}  # at an earlier depth
-        here.sort(key=lambda item: (item.code not in spoken_for, -item.prior * boost.get(item.kind, 1.0) / (0.2 + item.seconds)))
-        _passes(exam, [item for item in here if not item.last], tested, started)
-        if depth == "replay":
-            _prune(exam, tested)
-        _passes(exam, [item for item in here if item.last], tested, started)
+    with Progress("examining", len(wanted), "hypotheses") as progress:
+        for depth in DEPTHS:
+            here = [item for item in wanted if item.depth == depth]
+            spoken_for = {fault.code for fault in exam.faults}  # at an earlier depth
+            here.sort(key=lambda item: (item.code not in spoken_for, -item.prior * boost.get(item.kind, 1.0) / (0.2 + item.seconds)))
+            _passes(exam, [item for item in here if not item.last], tested, started, progress)
+            if depth == "replay":
+                _prune(exam, tested)
+            _passes(exam, [item for item in here if item.last], tested, started, progress)
     findings = merge(joined(exam.faults))
     results = tuple(tested[id(item)] for item in wanted if id(item) in tested)
     verdict = verdict_of(exam, findings, results)
@@ -72,14 +73,16 @@ def examine(exhibits: Exhibits, options: Options) -> tuple[Diagnosis, Examinatio
     return diagnosis, exam
 
 
-def _passes(exam: Examination, hypotheses: list[Hypothesis], tested: dict[int, Tested], started: float) -> None:
+def _passes(exam: Examination, hypotheses: list[Hypothesis], tested: dict[int, Tested], started: float, progress: Progress) -> None:
     """Test all; then again those ruled out, as long as a replay mended something that may have hidden them."""
     for _ in range(_MAX_PASSES):
         mended = exam.measured.get("mended", 0)
         for item in hypotheses:
             before = tested.get(id(item))
             if before is None or ("replay" in item.needs and before.outcome.judgement != "confirmed"):
+                progress.advance(0, item.code)
                 found = _test(exam, item, started)
+                progress.advance(0 if before is not None else 1)
                 if before is None or found.outcome.judgement == "confirmed":
                     tested[id(item)] = found
                 exam.faults += found.outcome.faults
