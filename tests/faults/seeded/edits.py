@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from eyas.capture.rounding import to_int4
 from eyas.draft.checkpoint import draft_wiring_fields, filled
 from eyas.draft.config import DraftConfig
 from eyas.files import metadata_of, sha256_file
@@ -203,6 +204,15 @@ def retarget(s: Set, tensors: Callable[[Tensors], None] | None = None, config: M
     if config is not None:
         set_keys(folder / "config.json", config)
     return s.but(target=folder)
+
+
+def in_int4(s: Set) -> Set:
+    """The target as a quantised copy has it after it is unpacked; embedding and head are spared, as they mostly are."""
+
+    def change(held: Tensors) -> None:
+        held.update({name: to_int4(weight) for name, weight in held.items() if ".layers." in name and weight.dim() == 2})
+
+    return retarget(s, change)
 
 
 def seeded_noise(like: torch.Tensor, seed: int = 5) -> torch.Tensor:

@@ -15,6 +15,7 @@ from seeded.edits import (
     Tensors,
     exported,
     foreign,
+    in_int4,
     raw_tensors,
     redraft,
     redump,
@@ -206,6 +207,9 @@ HEALTHY = (
     Healthy("exported to Model-Optimizer", lambda s: exported(s, "modelopt")),
     Healthy("target in bf16", target_in_bf16, ("llama", "qwen3")),
     Healthy("target in int8", target_in_int8, ("llama", "deepseek_v3")),
+    Healthy(
+        "target in int4, the dump of the whole one", lambda s: in_int4(s).but(given=("target", "draft", "dump")), ("qwen3", "deepseek_v3")
+    ),
     Healthy("target re-cast and back", recast_target),
     Healthy("target in shards", sharded_target),
     Healthy("RoPE from position 1", rope_from_one, ("llama", "qwen3")),

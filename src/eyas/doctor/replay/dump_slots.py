@@ -15,8 +15,12 @@ from eyas.capture.check import Capture, SlotVerdict, check_captures
 from eyas.capture.fingerprint import MIN_POSITIONS
 from eyas.capture.forward import capture_batch
 from eyas.capture.reference import reference_of_target
+from eyas.capture.rounding import look_at
+from eyas.capture.trace import Trace
 from eyas.doctor.hypothesis import Evidence, Fault, Outcome, Slot, confirmed, percent, ruled_out, suspected, untestable
+from eyas.doctor.replay.identity import read_traces
 from eyas.doctor.replay.samples import RawSample
+from eyas.doctor.replay.taps import code_of
 from eyas.errors import UserError
 from eyas.taps import Tap
 
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
     from eyas.targets.target import Target
 
 _POSITIONS = 3 * MIN_POSITIONS
+_QUANTISED = ("int8", "fp8", "int4")
+_ROUNDED = 0.4  # distance beyond which no rounding takes a state
 _AGAIN = "capture again with Eyas, which takes each state once and whole; training on this dump teaches other states"
 # By the verdict on a slot: the code of the fault.
 _CODES = {
@@ -55,9 +61,35 @@ def read_slots(exam: Examination) -> tuple[SlotVerdict, ...] | str:
         return f"fewer than {MIN_POSITIONS} positions of the dump can be compared"
     taps = probes[0].taps
     try:
-        return _verdicts(target, probes, None if taps is None else tuple(Tap.parse(tap) for tap in taps))
+        slots = _verdicts(target, probes, None if taps is None else tuple(Tap.parse(tap) for tap in taps))
     except UserError as error:
         return " ".join(str(error).split())
+    return _as_near_as_rounded(exam, target, slots)
+
+
+def _as_near_as_rounded(exam: Examination, target: Target, slots: tuple[SlotVerdict, ...]) -> tuple[SlotVerdict, ...]:
+    """Between weights and their quantised copy a state lies about as far off as its neighbours do: then it need not be the nearest
+    by much, and what is as near as rounding leaves it is found.
+    """
+    if all(slot.verdict != "unknown" for slot in slots):
+        return slots
+    made_on = read_traces(exam).get("dump")
+    looks = [made_on.look] if isinstance(made_on, Trace) else []
+    rounding = next((look.coarsest for look in (*looks, look_at(target)) if look.coarsest in _QUANTISED), None)
+    return slots if rounding is None else tuple(_named(slot, rounding) if slot.verdict == "unknown" else slot for slot in slots)
+
+
+def _named(slot: SlotVerdict, rounding: str) -> SlotVerdict:
+    """Of the two nearest states the expected one, else the nearest."""
+    detail = f"as near as {rounding} leaves it"
+    distances = {slot.next_best_state: slot.next_best, slot.found: slot.distance}
+    expected, found = slot.expected, slot.found
+    if expected is not None and (distances.get(expected) or 1.0) < _ROUNDED:
+        return replace(slot, found=expected, verdict="right", detail=detail)
+    if expected is None or found is None or found.startswith("mid:") or (slot.distance or 1.0) >= _ROUNDED:
+        return slot
+    shifted = code_of((Tap.parse(expected),), (Tap.parse(found),)) == "taps-shifted"
+    return replace(slot, verdict="off by one" if shifted else "another state", detail=detail)
 
 
 def check_slots(exam: Examination) -> Outcome:

@@ -24,8 +24,7 @@ def check_target(exam: Examination) -> Outcome:
     target = exam.loaded_target
     assert target is not None
     faults, said = [], []
-    for name, path in _traces(exam).items():
-        trace = _load(path)
+    for name, trace in read_traces(exam).items():
         if isinstance(trace, str):
             faults.append(Fault("files-mixed", name, (Evidence(f"the {name}'s trace cannot be read: {trace}"),), "copy it again", 0.5))
             continue
@@ -53,13 +52,14 @@ _FOLLOWS = ("draft-stale", "dump-other-rows", "text-foreign", "teacher-layer", "
 _REPLAYED = tuple(code for code, row in CATALOG.items() if row.kind in "ABCDEFGM")
 
 
-def _traces(exam: Examination) -> dict[str, Path]:
+def read_traces(exam: Examination) -> dict[str, Trace | str]:
+    """Those that draft and dump bring; in words, why one cannot be read."""
     found = {}
     for name, folder in (("draft", exam.exhibits.draft), ("dump", exam.exhibits.dump)):
         if folder is not None:
             file = next((folder / one for one in ("trace.safetensors", "eyas_trace.dat") if (folder / one).is_file()), None)
             if file is not None:
-                found[name] = file
+                found[name] = _load(file)
     return found
 
 
@@ -72,7 +72,7 @@ def _load(path: Path) -> Trace | str:
 
 def compare_records(exam: Examination) -> Outcome:
     """Draft and dump, each by its own trace."""
-    traces = {name: _load(path) for name, path in _traces(exam).items()}
+    traces = read_traces(exam)
     left, right = traces.get("draft"), traces.get("dump")
     if not isinstance(left, Trace) or not isinstance(right, Trace):
         return untestable("draft and dump do not both bring a trace")

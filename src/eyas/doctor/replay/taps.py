@@ -42,11 +42,12 @@ def search_taps(exam: Examination) -> Outcome:
     if isinstance(found, str):
         return untestable(found)
     exam.measured["slot_scores"] = _matrix(bench, found)
-    if found.best == found.here:
+    chosen = found.subject if found.best == found.here else _chosen(exam, bench, found)
+    if chosen.taps == found.subject.taps:
         what = "" if bench.whole else " (among the states that the dump holds)"
         tried = len(found.score.seen)
         return ruled_out(f"no other choice of states near {format_taps(bench.subject.taps)} predicts better{what}", tried=tried)
-    return _measured(exam, bench, _chosen(exam, bench, found))
+    return _measured(exam, bench, chosen)
 
 
 def _chosen(exam: Examination, bench: Bench, found: Searched) -> Subject:
@@ -156,10 +157,16 @@ def _measured(exam: Examination, bench: Bench, other: Subject) -> Outcome:
         {"before": won.before, "after": won.after, "p": won.p},
     )
     remedy = f"feed it {format_taps(taps)}, in this order: eyas wiring translate gives an engine's keys; or permute fc: eyas export"
-    shadow = ("taps-undeclared", "taps-impossible")
-    fault = Fault(code, "draft", (evidence,), remedy, weight_of(won), verified=True, shadow=shadow)
+    fault = Fault(_cause(exam) or code, "draft", (evidence,), remedy, weight_of(won), verified=True)
     bench.adopt(other, fault)
     return confirmed(fault)
+
+
+def _cause(exam: Examination) -> str | None:
+    """Why it was fed what engines take by default, if that is so: what is declared cannot be fed, or nothing is declared."""
+    if any(fault.code == "taps-impossible" and fault.subject == "draft" for fault in exam.faults):
+        return "taps-impossible"
+    return "taps-undeclared" if exam.draft is not None and exam.draft.boundaries is None else None
 
 
 def _surely(exam: Examination, won: Comparison) -> bool:
