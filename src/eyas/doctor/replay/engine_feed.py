@@ -28,6 +28,8 @@ def measure_feed(exam: Examination) -> Outcome:
         if bench.given.taps != wanted:
             exam.notes.append(f"{text}: served there it gets what it was trained on, though its config names other states")
         return dataclasses.replace(ruled_out(text), overrules=("taps-engine", "slot-order"))
+    if fed == bench.given.taps:  # whether these are the right ones is asked of the draft
+        return ruled_out(f"{engine} feeds {format_taps(fed)}, as the draft's config says")
     if any(tap not in bench.evidence.taps for tap in fed) or len(fed) != len(wanted):
         return untestable(f"{engine} feeds {format_taps(fed)}, which are not among the states at hand")
     own = bench.results(bench.subject)[0]
