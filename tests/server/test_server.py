@@ -204,7 +204,7 @@ def test_positions_beyond_the_training_are_judged_by_what_they_do(serve: Serve, 
     exhibits = Exhibits(server=serve().address, target=str(served_set / "target"), draft=draft, data=served_set / "chats.jsonl")
     found = examine(exhibits, Options(only=("train-steps",), rows=400))[0]
     assert codes(found) == []
-    assert "hold up all the same" in found.tested[-1].outcome.evidence[0].text
+    assert "no guesses all the same" in found.tested[-1].outcome.evidence[0].text
 
 
 def test_the_key_of_a_server(serve: Serve, monkeypatch, capsys):

@@ -25,6 +25,8 @@ def counted(*counts: float, rounds: float = 1000.0) -> ServerFigures:
         ((500, 250, 60, 12), 2, True),
         ((500, 250, 125, 12), 2, True),
         ((500, 250, 125, 62), 3, False),
+        ((500, 250, 80, 26), 2, False),  # a third where it was a half
+        ((140, 70, 35, 9), 3, False),  # a quarter of 35 may be chance
         ((500, 250, 125, 62), 4, None),  # it proposes no more
         ((40, 20, 10, 5), 2, None),  # ten rounds came to the last position
         ((0, 0, 0, 0), 2, None),

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
 
 _FEWEST = 30  # rounds that must have come to a position
-_HELD = 0.8  # of the last trained position's rate, below which a later one has fallen
+_HELD = 0.5  # of the last trained position's rate: below that a later one is a guess
 
 
 def later_positions(exam: Examination, steps: int, proposed: int) -> Outcome | None:
@@ -29,11 +29,11 @@ def later_positions(exam: Examination, steps: int, proposed: int) -> Outcome | N
     if have:
         evidence = Evidence(f"{text}: later ones are accepted less, {shown}", numbers)
         return confirmed(Fault("train-steps", "draft", (evidence,), f"propose {steps}, or train with --ttt-steps {proposed}", 0.5))
-    return suspected(f"{text}; its later positions hold up all the same: {shown}", **numbers)
+    return suspected(f"{text}; its later positions are no guesses all the same: {shown}", **numbers)
 
 
 def fallen(reading: Reading, steps: int) -> bool | None:
-    """Whether a position behind the first `steps` is accepted clearly less often than the last of these.
+    """Whether a position behind the first `steps` is accepted less than half as often as the last of these, and beyond chance.
 
     None if that was not counted, or in too few rounds.
     """
@@ -41,4 +41,5 @@ def fallen(reading: Reading, steps: int) -> bool | None:
     before = [1.0, *(item.value or 0.0 for item in reading.unconditional)]
     if not 1 <= steps < len(rates) or any(rate is None for rate in rates) or (reading.rounds or 0.0) * before[len(rates) - 1] < _FEWEST:
         return None
-    return any((rate or 0.0) < _HELD * (rates[steps - 1] or 0.0) for rate in rates[steps:])
+    last = rates[steps - 1] or 0.0
+    return any(item is not None and (item.value or 0.0) < _HELD * last and item.high < last for item in reading.conditional[steps:])

@@ -75,12 +75,12 @@ def explain(exam: Examination, made: Pass, reading: Reading, name: str) -> Expla
     best = min(away[1:], key=lambda item: item[2])
     if best[2] > _tolerance(best[1].figures.rounds, len(states.answers) < len(every)) or declared[2] < _CLEARLY * best[2]:
         return None
-    alike = [item[0] for item in away[1:] if item[2] <= max(_ALIKE, 2 * best[2])]
+    alike = [item[0] for item in sorted(away[1:], key=lambda item: item[2]) if item[2] <= max(_ALIKE, 2 * best[2])]
     figures = f"by position {_row(best[1])} of all rounds; served {_shares(served)}; as declared {_row(declared[1])}"
+    words = "; or ".join(candidate.words for candidate in alike[:4])
+    text = f"{name} accepts as the draft does with {words}: {figures}"
     if len({candidate.code for candidate in alike}) > 1:
-        words = "; or ".join(candidate.words for candidate in alike[:4])
-        return Explanation("served-below", f"{name} accepts as the draft does with {words}: {figures}", "", best[2], given.taps)
-    text = f"{name} accepts as the draft does with {best[0].words}: {figures}"
+        return Explanation("served-below", text, "", best[2], given.taps)
     return Explanation(best[0].code, text, best[0].remedy, best[2], best[0].subject.taps)
 
 
@@ -168,7 +168,8 @@ def _feeds(here: list[int | None], last: int) -> Iterator[tuple[list[int | None]
     moved = {step: [None if one is None else one + step for one in here] for step in (1, -1)}
     yield from ((boundaries, "taps-engine") for boundaries in moved.values())
     if len(here) == 3:
-        yield list(default_boundaries(last)), "taps-engine"
+        default = list(default_boundaries(last))
+        yield default, "slot-order" if set(default) == set(here) else "taps-engine"
     if len(here) <= _MOST_ORDERS:
         yield from (([here[old] for old in order], "slot-order") for order in permutations(range(len(here))))
     for slot in range(len(here)):
