@@ -11,6 +11,7 @@ import json
 import queue
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -109,7 +110,7 @@ class Serving:
 
     # -- decoding ----------------------------------------------------------------------------------------------
 
-    def answer(self, prompt: list[int], num_tokens: int, salt: str) -> Output:
+    def answer(self, prompt: list[int], num_tokens: int, salt: str, temperature: float = 0.0) -> Output:
         if len(prompt) + num_tokens > MAX_LENGTH:
             raise ValueError(f"{len(prompt)} tokens leave no room for {num_tokens} more")
         if next(self._answered) == self.wrong.restart:
@@ -122,7 +123,7 @@ class Serving:
             prompt = prompt[:1] + prompt[2:]
         if self.wrong.chunk is not None and len(prompt) > self.wrong.chunk:
             prompt = prompt[self.wrong.chunk :]
-        job = _Job(prompt, SamplingParams(num_tokens), seen)
+        job = _Job(prompt, SamplingParams(num_tokens, temperature, seed=zlib.crc32(salt.encode())), seen)
         self._jobs.put(job)
         return job.done.get()
 
@@ -210,7 +211,7 @@ class Serving:
             raise ValueError("'cache_salt' holds what it must not")
         prompt = self.render(body["messages"]) if chat else body["prompt"]
         prompt = self.target.tokenizer.encode(prompt, add_special_tokens=False) if isinstance(prompt, str) else prompt
-        output = self.answer(prompt, body["max_tokens"], str(body.get("cache_salt")))
+        output = self.answer(prompt, body["max_tokens"], str(body.get("cache_salt")), body["temperature"])
         text = self.target.tokenizer.decode(list(output.tokens), skip_special_tokens=True)
         choice: dict[str, Any] = {"index": 0, "finish_reason": output.finish_reason}
         choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
@@ -224,7 +225,7 @@ class Serving:
 
     def generated(self, body: dict[str, Any]) -> dict[str, Any]:
         sampling = body["sampling_params"]
-        output = self.answer(body["input_ids"], sampling["max_new_tokens"], str(body.get("extra_key")))
+        output = self.answer(body["input_ids"], sampling["max_new_tokens"], str(body.get("extra_key")), sampling["temperature"])
         rounds = [round_ for round_ in output.rounds if round_.num_proposed]
         meta: dict[str, Any] = {"prompt_tokens": len(body["input_ids"]), "completion_tokens": len(output.tokens)}
         meta |= {"finish_reason": {"type": output.finish_reason}}
@@ -332,6 +333,17 @@ def accepts_everything(engine: Engine) -> None:
         return Verdict(limit_B, tokens_BT)
 
     engine._judge = judge  # type: ignore[method-assign]
+
+
+def samples_too_hot(engine: Engine) -> None:
+    """Temperatures are twice what was asked; greedy answers stay right."""
+    verify = engine.runner.verify
+
+    def hot(*args: Any) -> Any:
+        logits_BTV, states_BTS = verify(*args)
+        return logits_BTV * 0.5, states_BTS
+
+    engine.runner.verify = hot  # type: ignore[method-assign]
 
 
 def proposes_nonsense(engine: Engine) -> None:

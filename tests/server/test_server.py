@@ -24,7 +24,16 @@ from serving import Serving, Wrong
 
 pytestmark = pytest.mark.timeout(300)
 
-CODES = ("lossy", "target-changed", "cache-variant", "batch-variant", "served-below", "template-differs", "metric-impossible")
+CODES = (
+    "lossy",
+    "lossy-sampling",
+    "target-changed",
+    "cache-variant",
+    "batch-variant",
+    "served-below",
+    "template-differs",
+    "metric-impossible",
+)
 LIVE = Options(depths=("live",), only=CODES, rows=400)
 BELOW = "the server accepts less than this draft gives on its answers"
 Serve = Callable[..., Serving]
@@ -61,6 +70,7 @@ FAULTS: dict[str, tuple[Wrong, str, str]] = {
     "slots in another order": (Wrong(taps=parse_taps("layer:2,layer:0,layer:1")), "slot-order", "layer:2,layer:0,layer:1"),
     "nothing accepted": (Wrong(engine=serving.proposes_nonsense), "served-below", "1.00 tokens a round"),
     "every proposal accepted": (Wrong(engine=serving.accepts_everything), "lossy", "not the target's own"),
+    "sampling from another distribution": (Wrong(engine=serving.samples_too_hot), "lossy-sampling", "less likely than what it would"),
     "refused proposals kept": (Wrong(engine=serving.forgets_nothing), "cache-variant", "after some rounds"),
     "rows of a batch mixed up": (Wrong(engine=serving.mixes_rows), "batch-variant", "otherwise"),
     "states of a batch mixed up": (Wrong(engine=serving.mixes_states), "batch-variant", "tokens a round"),

@@ -130,7 +130,7 @@ UNREACHABLE = {
     "M": "partial states are seen in captured states only: what a server feeds its draft needs a capture inside of it",
     "O": "what stands in a server's caches is seen by its answers only (--server); a log is read for drift",
     "P": "which requests a server puts into one batch is not seen from outside: many are asked at once (--server)",
-    "Q": "a server's sampled tokens are not tested: its greedy text is (--server), and the embedded engine's sampling",
+    "Q": "a server's sampled tokens are tested at temperature 1 only (--server), not what top_k, top_p or min_p leave",
     "S": "whether a running server received new weights is not seen from outside; files are compared by their traces",
 }
 

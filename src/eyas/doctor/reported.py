@@ -63,7 +63,7 @@ def rates_of(exam: Examination) -> list[tuple[str, list[float], float | None]]:
     for reading in found:
         rates = [item.value for item in reading.conditional if item is not None and item.value is not None]
         length = reading.acceptance_length.value if reading.acceptance_length is not None else None
-        out.append((reading.engine, rates, length))
+        out.append((reading.engine if len(found) == 1 else f"{reading.engine}, {reading.where}", rates, length))
     return out
 
 

@@ -54,6 +54,12 @@ def _speculates(exam: Examination) -> Outcome:
     return speculates(exam)
 
 
+def _sampling(exam: Examination) -> Outcome:
+    from eyas.doctor.server.sampling import sampling
+
+    return sampling(exam)
+
+
 def _rendering(exam: Examination) -> Outcome:
     from eyas.doctor.server.rendering import rendering
 
@@ -148,6 +154,17 @@ HYPOTHESES = (
         _chunks,
         prior=0.1,
         seconds=20.0,
+    ),
+    Hypothesis(
+        "lossy-sampling",
+        "live",
+        "the server's sampled tokens do not follow the target's distribution",
+        ("server", "layers"),
+        "ask at temperature 1, and compare how unlikely its tokens are with the entropy of what the target would draw them from",
+        "they are less likely than samples",
+        _sampling,
+        prior=0.15,
+        seconds=25.0,
     ),
     Hypothesis(
         "template-differs",

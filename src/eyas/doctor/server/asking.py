@@ -5,6 +5,7 @@
     together   the same ones and more, all at once
     long       prompts of many chunks, all at once
     long again the same ones once more: their prefixes fill blocks of any size
+    sampled    the ones of `together`, all at once, at temperature 1
     probes     from places inside of the answers, a few tokens on: the first is the prefill's, the second the first round's
 
 Answers end where the target ends them, or after so many tokens.
@@ -94,6 +95,13 @@ class Asking:
         return self._pass("together", questions, len(questions), "together")
 
     @cached_property
+    def sampled(self) -> Pass:
+        """What it counts meanwhile is of no greedy text, so it is no part of `passes`."""
+        made = self._pass("sampled", self.questions[:TOGETHER], TOGETHER, "sampled", temperature=1.0)
+        self.passes.remove(made)
+        return made
+
+    @cached_property
     def long(self) -> Pass:
         """Raises UserError if the server's or the target's positions leave no room for a long prompt."""
         questions = long_questions(self.questions, self.server, self._exam.loaded_target)
@@ -157,17 +165,19 @@ class Asking:
 
     # -- one pass ----------------------------------------------------------------------------------------------
 
-    def _pass(self, name: str, questions: Sequence[Question], at_once: int, salt: str, num_tokens: int = TOKENS) -> Pass:
+    def _pass(
+        self, name: str, questions: Sequence[Question], at_once: int, salt: str, num_tokens: int = TOKENS, temperature: float = 0.0
+    ) -> Pass:
         if self._lost is not None or name in self._failed:
             raise self._lost or self._failed[name]
         try:
-            return self._asked(name, questions, at_once, salt, num_tokens)
+            return self._asked(name, questions, at_once, salt, num_tokens, temperature)
         except ServerError as error:
             self._failed[name] = error
             self._lost = error if error.status is None else None  # it hangs, is gone or talks nonsense: each further question would too
             raise
 
-    def _asked(self, name: str, questions: Sequence[Question], at_once: int, salt: str, num_tokens: int) -> Pass:
+    def _asked(self, name: str, questions: Sequence[Question], at_once: int, salt: str, num_tokens: int, temperature: float) -> Pass:
         before, failed = self._scrape(), list[ServerError]()
         with Progress(f"asking the server ({name})", len(questions), "prompt") as progress:
 
@@ -175,7 +185,7 @@ class Asking:
                 if failed:  # those behind a request that failed would each wait as long as it did
                     raise failed[0]
                 try:
-                    reply = self._answer(question, num_tokens, _salt(self.salt, salt, question.id))
+                    reply = self._answer(question, num_tokens, _salt(self.salt, salt, question.id), temperature)
                 except ServerError as error:
                     failed.append(error)
                     raise
@@ -191,10 +201,10 @@ class Asking:
         self.passes.append(made)
         return made
 
-    def _answer(self, question: Question, num_tokens: int, salt: str) -> Reply:
+    def _answer(self, question: Question, num_tokens: int, salt: str, temperature: float) -> Reply:
         seconds, begun = min(_MOST_SECONDS, max(_LEAST_SECONDS, _PATIENCE * self._longest)), time.monotonic()
         if question.ids is not None:
-            reply = self.server.complete(question.ids, num_tokens, salt, seconds)
+            reply = self.server.complete(question.ids, num_tokens, salt, seconds, temperature)
         else:
             assert question.chat is not None
             reply = self.server.chat(question.chat.messages, num_tokens, salt, seconds)

@@ -68,6 +68,20 @@ class Judge:
             found += self._batch([questions[index] for index in group], [replies[index] for index in group])
         return found
 
+    @torch.no_grad()
+    def logits(self, questions: Sequence[Question], replies: Sequence[Reply]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Of each answer its tokens [N] and the target's logits [N, V] in front of them. Raises UserError for ids that it does not have."""
+        found = []
+        for question, reply in zip(questions, replies, strict=True):
+            tokens, first = self._to_its_end(reply.tokens or ()), len(question.ids or ()) - 1
+            text = [*(question.ids or ()), *tokens]
+            self.check([text])
+            [item] = capture_batch(self.target, [text], (), want_top1=False)
+            rows = list(own_logits(self.target, item.final[first : first + len(tokens)])) if tokens else []
+            if rows:
+                found.append((torch.tensor(tokens), torch.cat(rows).float()))
+        return found
+
     def is_tie(self, slip: Slip) -> bool:
         """Measured on the slip's own text, until enough were measured to know that a gap is far beyond all of them."""
         if slip.text not in self._ties:

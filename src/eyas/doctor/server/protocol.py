@@ -24,6 +24,7 @@ from eyas.engines.catalog import parse_engine
 from eyas.errors import UserError
 
 _GREEDY = {"temperature": 0.0, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+_WHOLE = {"top_k": -1, "min_p": 0.0}  # nothing is cut off what is sampled from
 _REFUSED = (400, 422)  # a request that the server understood, with a field or a value that it does not take
 _ABSENT = (404, 405)
 _GREETING_SECONDS = 120.0  # for one token: the first request may compile kernels or wait behind others
@@ -99,16 +100,17 @@ class Server:
             answer = self.client.post("/v1/chat/completions", {**body, "messages": messages}, _GREETING_SECONDS)
         _completion(answer)
 
-    def complete(self, prompt: Sequence[int], num_tokens: int, salt: str, seconds: float | None = None) -> Reply:
-        """Greedy continuation of token ids. `salt`: requests of another salt share no cached prefix.
+    def complete(self, prompt: Sequence[int], num_tokens: int, salt: str, seconds: float | None = None, temperature: float = 0.0) -> Reply:
+        """Continuation of token ids, greedy or sampled. `salt`: requests of another salt share no cached prefix.
 
         `seconds`: how long to wait for it, at most. Raises ServerError.
         """
+        chosen = _GREEDY | {"temperature": temperature}
         if self.about.engine == "sglang":
-            sampling = {**_GREEDY, "max_new_tokens": num_tokens, "repetition_penalty": 1.0}
+            sampling = {**chosen, **_WHOLE, "max_new_tokens": num_tokens, "repetition_penalty": 1.0}
             question = {"input_ids": list(prompt), "sampling_params": sampling, "extra_key": salt}
             return _generated(self.client.post("/generate", question, seconds))
-        body = {"model": self.about.model, "prompt": list(prompt), "max_tokens": num_tokens, **_GREEDY}
+        body = {"model": self.about.model, "prompt": list(prompt), "max_tokens": num_tokens, **chosen}
         return _completion(self._post("/v1/completions", body, salt, seconds))
 
     def chat(self, messages: Sequence[Mapping[str, Any]], num_tokens: int, salt: str, seconds: float | None = None) -> Reply:
@@ -118,7 +120,7 @@ class Server:
 
     def _post(self, path: str, body: dict[str, Any], salt: str, seconds: float | None) -> Any:
         """With fields beyond OpenAI's, but for those that the server refuses."""
-        extras = {"return_token_ids": True, "cache_salt": salt, "repetition_penalty": 1.0}
+        extras = {"return_token_ids": True, "cache_salt": salt, "repetition_penalty": 1.0, **(_WHOLE if body["temperature"] else {})}
         try:
             return self.client.post(path, body | {name: extras[name] for name in self._taken.get(path, tuple(extras))}, seconds)
         except ServerError as error:
