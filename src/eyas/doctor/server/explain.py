@@ -168,7 +168,7 @@ def _feeds(here: list[int | None], last: int) -> Iterator[tuple[list[int | None]
     moved = {step: [None if one is None else one + step for one in here] for step in (1, -1)}
     yield from ((boundaries, "taps-engine") for boundaries in moved.values())
     if len(here) == 3:
-        default = list(default_boundaries(last))
+        default: list[int | None] = list(default_boundaries(last))
         yield default, "slot-order" if set(default) == set(here) else "taps-engine"
     if len(here) <= _MOST_ORDERS:
         yield from (([here[old] for old in order], "slot-order") for order in permutations(range(len(here))))
