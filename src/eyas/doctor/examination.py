@@ -128,6 +128,7 @@ class Examination:
         return texts_of(self, self.loaded_target)
 
     why_no_target = "no target was given"
+    target_unfit = False  # whether its layers are there and were refused
     why_no_bench = "a replay needs --draft and --target"
 
     # -- a running server ----------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _SAMPLED = 1 << 22  # numbers of a tensor that are looked at
 ABSURD = 1e4
+# What else a tensor with such numbers seems to be, by a part of its name.
+_SEEMS = {"norm": ("norm-convention",), "lm_head": ("map-other", "head-foreign"), "embed_tokens": ("embedding-foreign",)}
 _RESTORE = "restore this tensor from the checkpoint that was trained"
 
 
@@ -44,7 +46,8 @@ def finite(exam: Examination) -> Outcome:
             )
     if problems:
         remedy = "the training diverged or a cast overflowed: go back to a checkpoint before, or export in bf16"
-        covers = ("norm-convention", "map-other", "head-foreign", "embedding-foreign", "weights-untrained")
+        spoilt = {str(item.numbers["tensor"]) for item in problems}
+        covers = ("weights-untrained", *(code for part, codes in _SEEMS.items() if any(part in name for name in spoilt) for code in codes))
         return confirmed(Fault("weights-not-finite", "draft", tuple(problems[:4]), remedy, 0.93, covers=covers))
     return ruled_out(f"all {len(exam.tensors)} tensors are finite and of usual size")
 

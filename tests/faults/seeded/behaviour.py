@@ -170,6 +170,16 @@ def swap_halves(held: Tensors) -> None:
             held[name] = torch.cat([right, left], dim=1)
 
 
+def shards_exchanged(name: str, axis: int) -> Any:
+    """What two ranks held of a matrix, joined in the wrong order."""
+
+    def change(held: Tensors) -> None:
+        left, right = held[f"midlayer.{name}.weight"].chunk(2, dim=axis)
+        held[f"midlayer.{name}.weight"] = torch.cat([right, left], dim=axis)
+
+    return lambda s: redraft(s, change)
+
+
 add("half-order", "[hidden | embedding] where [embedding | hidden] belongs", lambda s: redraft(s, swap_halves), *FAMILIES)
 add("slot-order", "columns of fc reversed", permuted(2, 1, 0), *FAMILIES)
 add("slot-order", "columns of fc turned", permuted(1, 2, 0), "qwen3")
@@ -180,6 +190,8 @@ add("head-shape", "more heads than the weights have", lambda s: foreign(s, confi
 add("head-shape", "key heads as many as query heads", lambda s: foreign(s, config=layer(num_key_value_heads=4)), "qwen3", depths=FILES)
 add("architecture", "another activation", lambda s: redraft(s, config={"hidden_act": "relu"}))
 add("architecture", "norms with another epsilon", lambda s: redraft(s, config={"rms_norm_eps": 3.0}), "qwen3")
+add("architecture", "down_proj's shards in the wrong order", shards_exchanged("mlp.down_proj", 1), "llama", "qwen3")
+add("architecture", "o_proj's shards in the wrong order", shards_exchanged("self_attn.o_proj", 1), "qwen3")
 add("architecture", "two layers in the config", lambda s: foreign(s, config=layer(num_hidden_layers=2)), depths=FILES)
 
 

@@ -99,6 +99,16 @@ def _target_weights(exam: Examination) -> Outcome:
     return ruled_out(f"{len(target.weights.files)} files of the target's weights, every byte there")
 
 
+def _target_fits(exam: Examination) -> Outcome:
+    """Also what headers do not show: tensors that the config asks for, or does not, and numbers that are none."""
+    if exam.loaded_target is not None:
+        return ruled_out("the target loads: its weights are what its config asks for")
+    if not exam.target_unfit:
+        return untestable(exam.why_no_target)
+    remedy = "copy the target again, whole: config.json and weights of one checkpoint"
+    return confirmed(Fault("weights-broken", "target", (Evidence(exam.why_no_target),), remedy, 0.9))
+
+
 def _mixed(exam: Examination) -> Outcome:
     draft = exam.draft
     assert draft is not None
@@ -204,6 +214,17 @@ HYPOTHESES = (
         prior=0.3,
         seconds=0.3,
         last=True,
+    ),
+    Hypothesis(
+        "weights-broken",
+        "replay",
+        "the target's weights do not fit its config",
+        ("target",),
+        "load the target",
+        "tensors are missing, not read, or of another shape; or numbers are none",
+        _target_fits,
+        prior=0.1,
+        seconds=3.0,
     ),
     Hypothesis(
         "not-loadable",

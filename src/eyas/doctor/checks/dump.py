@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from eyas.doctor.catalog import CATALOG
 from eyas.doctor.dump_shapes import AGAIN, shape_faults
 from eyas.doctor.dump_size import check_size
 from eyas.doctor.examination import Examination
@@ -31,15 +32,27 @@ def _broken(exam: Examination) -> Outcome:
     return ruled_out(f"{len(dump.shards)} shards, every byte there")
 
 
-def _foreign(exam: Examination) -> Outcome:
+def _readable(exam: Examination) -> Outcome:
+    """As training would read it."""
+    from eyas.doctor.opening.strict import dump_refusal
     from eyas.doctor.replay.samples import foreign_problem
 
-    if exam.dump is not None and exam.dump.is_eyas:
-        return untestable("the dump is Eyas's own")
-    problem = foreign_problem(exam)
-    if problem is not None:
-        return confirmed(Fault("dump-broken", "dump", (Evidence(problem),), AGAIN, 0.8))
-    return ruled_out("a dump of another project, whose files can be read")
+    dump = exam.dump
+    assert dump is not None
+    if not dump.is_eyas:
+        problem = foreign_problem(exam)
+        if problem is not None:
+            return confirmed(Fault("dump-broken", "dump", (Evidence(problem),), AGAIN, 0.8))
+        return ruled_out("a dump of another project, whose files can be read")
+    refused = dump_refusal(dump.path)
+    if refused is None:
+        return ruled_out("manifest, shards and samples are read as training reads them")
+    words, edited = refused
+    nearer = tuple(code for code, row in CATALOG.items() if row.kind in _OF_DUMPS and code not in ("dump-broken", "dump-changed"))
+    return confirmed(Fault("dump-changed" if edited else "dump-broken", "dump", (Evidence(words),), AGAIN, 0.55, shadow=nearer))
+
+
+_OF_DUMPS = "ABCDEFGHIJKMNS"  # what a dump may have by any other test is nearer to the cause than a reader's refusal
 
 
 def _counts(exam: Examination) -> Outcome:
@@ -157,11 +170,11 @@ HYPOTHESES = (
     Hypothesis(
         "dump-broken",
         "weights",
-        "files of another project's dump are missing or damaged",
+        "the dump cannot be read as training reads it",
         ("dump",),
-        "read every file",
-        "one cannot be read",
-        _foreign,
+        "read it by the strict reader",
+        "it refuses",
+        _readable,
         prior=0.3,
         seconds=0.5,
     ),

@@ -1,4 +1,4 @@
-"""Whether Eyas itself would load a draft, and what it says if not."""
+"""Whether Eyas itself would load a draft or a dump, and what it says if not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eyas.errors import UserError
+from eyas.errors import UserError, WiringError
 
 if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
@@ -29,6 +29,23 @@ def refusal(exam: Examination) -> str | None:
         return " ".join(str(error).split())
     except Exception as error:  # a reader that stumbles over a damaged file has refused it as well
         return f"{type(error).__name__}: {error}"
+    return None
+
+
+def dump_refusal(path: Path) -> tuple[str, bool] | None:
+    """The message of the reader that refuses one of Eyas's dumps, by manifest and headers, and whether it says that the wiring was edited
+    or files were mixed. None if training would read the dump.
+    """
+    from eyas.data.store import Dump, shard_samples
+
+    try:
+        dump = Dump.open(path)
+        for shard in dump.manifest["batch_plan"]["shards"]:
+            dump.sample(shard_samples(shard)[0])
+    except UserError as error:
+        return " ".join(str(error).split()), isinstance(error, WiringError)
+    except Exception as error:  # as above
+        return f"{type(error).__name__}: {error}", False
     return None
 
 

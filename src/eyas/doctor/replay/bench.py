@@ -71,12 +71,14 @@ class Bench:
         self.note()
 
     def prune(self) -> list[Fault]:
-        """Take back every change without which the mended draft is as good. Returns what they were said to mend."""
-        dropped = []
-        for fault, before, after in self.steps if len(self.steps) > 1 else ():
+        """Take back every change without which the mended draft is as good. Returns what they were said to mend.
+
+        First all but one, if that one does as much alone: what was tried before the cause was found may have stood in for it.
+        """
+        dropped = self._all_but_one() if len(self.steps) > 1 else []
+        for fault, before, after in self.steps if len(self.steps) > 1 and not dropped else ():
             other = reverted(self.subject, before, after)
-            both = zip(self.results(other, 2), self.results(self.subject, 2), strict=True)
-            if all(item.gain >= -_NOTHING and item.nats >= -_NOTHING for item in (compare(*pair) for pair in both)):
+            if self._as_good(other):
                 self.subject = other
                 dropped.append(fault)
         if dropped:
@@ -84,6 +86,19 @@ class Bench:
         left = changed(self.given, self.subject)  # what was changed and changed back is no fault either
         undone = [fault for fault, before, after in self.steps if not changed(before, after) & left]
         return dropped + [fault for fault in undone if all(fault is not one for one in dropped)]
+
+    def _all_but_one(self) -> list[Fault]:
+        alone = [(fault, reverted(self.given, after, before)) for fault, before, after in self.steps]  # undoing the undone: doing it
+        enough = [(fault, subject) for fault, subject in alone if changed(self.given, subject) and self._as_good(subject)]
+        if not enough:
+            return []
+        cause, self.subject = max(enough, key=lambda item: self.results(item[1], 2)[0].accuracy)
+        return [fault for fault, _, _ in self.steps if fault is not cause]
+
+    def _as_good(self, other: Subject) -> bool:
+        """As the mended draft, at both steps."""
+        both = zip(self.results(other, 2), self.results(self.subject, 2), strict=True)
+        return all(item.gain >= -_NOTHING and item.nats >= -_NOTHING for item in (compare(*pair) for pair in both))
 
     def note(self) -> None:
         """Write what the draft reaches now into the report."""

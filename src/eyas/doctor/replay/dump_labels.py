@@ -68,6 +68,9 @@ def _by_states(exam: Examination, target: Target, samples: Sequence[RawSample]) 
         code = "label-shift" if "rows" in best else "teacher-norm" if "norm" in best and "layer" not in best else "teacher-layer"
         return confirmed(Fault(code, "dump", (Evidence(text, nearest),), _AGAIN, 0.92, verified=True, covers=_FOLLOWS))
     text = f"the labels' state is none of the target's: nearest is {best} (distance {medians[best]:.2g})"
+    if isinstance(exam.slot_verdicts, tuple) and all(slot.found is None for slot in exam.slot_verdicts):
+        words = f"{text}, and no slot holds one either: these are not the tokens that were captured"
+        return confirmed(Fault("dump-other-rows", "dump", (Evidence(words, nearest),), _AGAIN, 0.92, covers=_OF_OTHER_TEXTS))
     return confirmed(Fault("teacher-layer", "dump", (Evidence(text, nearest),), _AGAIN, 0.82, shadow=("target-changed",), covers=_FOLLOWS))
 
 
@@ -91,6 +94,7 @@ FINAL, PRENORM = "the state after the final norm", "the last state before the fi
 _COMPARED = 6
 _SAME_LENGTH = 0.05
 _FOLLOWS = ("dump-other-rows",)
+_OF_OTHER_TEXTS = ("template-differs", "text-foreign", "mask-rule", "target-changed")
 
 
 def _candidates(target: Target, sample: RawSample) -> dict[str, torch.Tensor]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _APART = 0.25  # between the shares of answers and of all else: less tells nothing apart
 _REACH = 4  # positions beside an answer in which its mask is looked for
+_PIECES = 4  # of a mask, to an answer: rules that mark answers, with their headers or questions or without, leave one or two
 _PREPARE = "prepare the chats again with Eyas (eyas data prepare --show 3 prints tokens and mask), and train on that"
 Span = tuple[int, int]
 
@@ -79,9 +80,19 @@ def _judge(samples: Sequence[RawSample], spans: Sequence[tuple[RawSample, Span]]
     if inside / length < 0.3 or beside > 0.6 or inside / length - beside < _APART:
         text = f"{percent(inside / length)} of the answers' tokens are marked, and {percent(beside)} of all others"
         return confirmed(Fault("mask-rule", "dump", (Evidence(text, numbers),), _PREPARE, 0.88, covers=covers))
+    marked_samples = {id(sample): sample for sample, _ in spans}.values()
+    pieces = sum(_pieces(sample.loss_mask) for sample in marked_samples)
+    if pieces > _PIECES * len(spans):
+        text = f"the mask is in {pieces} pieces over {len(spans)} answers: it marks single tokens, not answers"
+        return confirmed(Fault("mask-rule", "dump", (Evidence(text, {"pieces": pieces, **numbers}),), _PREPARE, 0.86, covers=covers))
     if inside / length < 0.7 or beside > 0.2:
         return suspected(f"{percent(inside / length)} of the answers' tokens are marked, and {percent(beside)} of all others", **numbers)
     return ruled_out(f"{percent(inside / length)} of the answers' tokens are marked, and {percent(beside)} of all others", **numbers)
+
+
+def _pieces(mask_T: torch.Tensor) -> int:
+    """How many runs of marked tokens there are."""
+    return int(mask_T[:1].sum()) + int((mask_T[1:] & ~mask_T[:-1]).sum())
 
 
 def _offset(mask: torch.Tensor, span: Span) -> tuple[int | None, int | None]:

@@ -1,11 +1,12 @@
-"""Single samples whose states are not those of their own texts, as after a request that overtook another one.
+"""Samples, and rows of samples, whose states or labels are not those of their own texts, as after a request that overtook another one.
 
-What a slot holds is judged over all rows together, which a few samples do not move. So here each is asked by itself.
+What a slot holds is judged by the median of all rows, which a few samples, or a few rows of each, do not move. So here each is asked by
+itself.
 """
 
 from __future__ import annotations
 
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed
@@ -15,19 +16,45 @@ if TYPE_CHECKING:
 
 _NEAR = 0.1  # distance of states from those of their text, as rounding and quantising leave them
 _FAR_ROWS = 0.25  # of a sample
+_SOME_ROWS = 0.08  # of all: more than experts that are chosen otherwise at a tie
 _FEWEST = 5
 _AGAIN = "capture these samples again, one request at a time, and compare: eyas capture takes each text's own states"
 
 
 def strange_states(exam: Examination) -> Outcome | None:
-    """None if every sample asked has its own states, if most have not (which is another fault), or if there is no whole target."""
-    shares = {exam.samples[run.place].id: run.apart for run in exam.own_runs if run.apart is not None}
+    """None if every sample asked has its own states and labels, if most have not (which is another fault), or without a whole target."""
+    if not exam.own_runs:
+        return None
+    states = {exam.samples[run.place].id: run.apart for run in exam.own_runs if run.apart is not None}
+    labels = {exam.samples[run.place].id: run.labels_apart for run in exam.own_runs if run.labels_apart is not None}
+    faults = [_of_some_samples("states", states), _of_some_samples("labels' states", labels)]
+    if faults[0] is None and isinstance(exam.slot_verdicts, tuple) and all(slot.ok for slot in exam.slot_verdicts):
+        faults[0] = _of_some_rows("states", states)
+    faults[1] = faults[1] or _of_some_rows("labels' states", labels)
+    found = [fault for fault in faults if fault is not None]
+    return confirmed(*found) if found else None
+
+
+def _of_some_samples(what: str, shares: dict[str, tuple[float, float]]) -> Fault | None:
     bad = [name for name, (_, far) in shares.items() if far > _FAR_ROWS]
     usual = median(distance for distance, _ in shares.values()) if shares else 1.0
     if len(shares) < _FEWEST or not bad or usual > _NEAR or len(bad) > 0.5 * len(shares):
         return None
     distance, far = shares[bad[0]]
-    text = f"{len(bad)} of {len(shares)} samples, such as {bad[0]}, hold states that are not those of their own tokens"
+    text = f"{len(bad)} of {len(shares)} samples, such as {bad[0]}, hold {what} that are not those of their own tokens"
     text += f" ({100 * far:.0f} % of its rows are far, at a median distance of {distance:.2g}; usual is {usual:.2g})"
-    numbers = {"samples": len(shares), "odd": len(bad), "distance": distance, "usual": usual}
-    return confirmed(Fault("dump-other-rows", "dump", (Evidence(text, numbers),), _AGAIN, 0.83))
+    return _fault(what, text, {"samples": len(shares), "odd": len(bad), "distance": distance, "usual": usual})
+
+
+def _of_some_rows(what: str, shares: dict[str, tuple[float, float]]) -> Fault | None:
+    usual = median(distance for distance, _ in shares.values()) if shares else 1.0
+    far = fmean(far for _, far in shares.values()) if shares else 0.0
+    if len(shares) < _FEWEST or usual > _NEAR or far < _SOME_ROWS:
+        return None
+    text = f"{100 * far:.0f} % of the rows of {len(shares)} samples hold {what} that are not those of their own tokens"
+    return _fault(what, f"{text}; the others are at a distance of {usual:.2g}", {"samples": len(shares), "far": far, "usual": usual})
+
+
+def _fault(what: str, text: str, numbers: dict[str, float]) -> Fault:
+    covers = () if what == "states" else ("target-changed",)  # by the head and such labels the target seems another
+    return Fault("dump-other-rows", "dump", (Evidence(text, numbers),), _AGAIN, 0.83, covers=covers)

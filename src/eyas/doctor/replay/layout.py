@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 _ATTENTION = "midlayer.self_attn."
 _READ_BOTH = tuple(f"{_ATTENTION}{name}.weight" for name in ("q_proj", "k_proj", "v_proj", "q_a_proj", "kv_a_proj_with_mqa"))
+# What tensor parallelism splits, and along which axis.
+_SHARDED = {f"{_ATTENTION}{name}_proj.weight": axis for name, axis in (("q", 0), ("k", 0), ("v", 0), ("o", 1))}
+_SHARDED |= {f"midlayer.mlp.{name}_proj.weight": axis for name, axis in (("gate", 0), ("up", 0), ("down", 1))}
 _HEAD_DIMS = (8, 16, 32, 64, 80, 96, 128, 192, 256)
 _ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh", "relu")
 _EPS = (1e-5, 1e-6)
@@ -72,7 +75,7 @@ def try_halves(exam: Examination) -> Outcome:
         Option(f"the halves of {name} swapped", subject.having({name: tensor}), f"swap the halves of {name}'s columns")
         for name, tensor in swapped.items()
     ]
-    return try_options(exam, "half-order", options)
+    return try_options(exam, "half-order", options + _shards(subject))
 
 
 def _halves(weight: torch.Tensor) -> torch.Tensor:
@@ -98,7 +101,7 @@ def try_architecture(exam: Examination) -> Outcome:
     moved = {"midlayer.mlp.gate_proj.weight": up, "midlayer.mlp.up_proj.weight": gate}
     options.append(Option("gate_proj and up_proj exchanged", subject.having(moved), "exchange gate_proj and up_proj in the weights"))
     options += _heads(subject) if config.mla is None else _mla(subject)
-    options += _residuals(subject)
+    options += _transposed(subject)
     suspected = exam.suspects("architecture", "head-shape", "not-loadable")
     return try_options(exam, "architecture", options, suspected=suspected)
 
@@ -144,11 +147,24 @@ def _mla(subject: Subject) -> list[Option]:
     return found
 
 
-def _residuals(subject: Subject) -> list[Option]:
-    """Signs and transposed squares: conversions that leave shapes as they are."""
+def _transposed(subject: Subject) -> list[Option]:
+    """Conversions that leave shapes as they are."""
     found = []
     for name in (f"{_ATTENTION}o_proj.weight", "fc.weight", "midlayer.mlp.down_proj.weight"):
         tensor = subject.tensors.get(name)
         if tensor is not None and tensor.ndim == 2 and tensor.shape[0] == tensor.shape[1]:
             found.append(Option(f"{name} transposed", subject.having({name: tensor.T.contiguous()}), f"transpose {name} in the weights"))
+    return found
+
+
+def _shards(subject: Subject) -> list[Option]:
+    """The shards of two ranks joined in the wrong order. Tried beside the other halves: any helps a little where another is the cause."""
+    found = []
+    for name, axis in _SHARDED.items():
+        tensor = subject.tensors.get(name)
+        if tensor is not None and tensor.shape[axis] % 2 == 0:
+            left, right = tensor.chunk(2, dim=axis)
+            words = f"the halves of {name}'s {('rows', 'columns')[axis]} exchanged"
+            remedy = f"exchange them in the weights: shards of {name} were joined in another order than they were split"
+            found.append(Option(words, subject.having({name: torch.cat([right, left], dim=axis)}), remedy, "architecture"))
     return found

@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
 
 _LARGEST = 24 << 30  # bytes of weights beyond which a target is not loaded whole to be diagnosed
+_OF_WEIGHTS = ("the weights of", "cannot load the target's weights")  # refusals that are about them, and not about what is absent
 _ITEM = {"F32": 4, "BF16": 2, "F16": 2, "F64": 8}
 
 
 def load_whole(exam: Examination) -> Target | None:
-    """In fp32, if its layers are there and small enough. The reason why not is left in `exam.why_no_target`."""
+    """In fp32, if its layers are there and small enough. The reason why not is left in `exam.why_no_target`; `exam.target_unfit` says
+    whether it is that the weights are damaged or do not fit their config.
+    """
     exhibits, files = exam.exhibits, exam.target
     if exhibits.target is None:
         return None
@@ -43,6 +46,7 @@ def load_whole(exam: Examination) -> Target | None:
         )
     except UserError as error:
         exam.why_no_target = " ".join(str(error).split())
+        exam.target_unfit = error.what.startswith(_OF_WEIGHTS)
         return None
 
 

@@ -24,6 +24,7 @@ from eyas.targets.target import Target
 
 _HEAD_ROWS = 512
 _GAIN, _LARGE_GAIN = 0.015, 0.15  # in accuracy
+_SURE = 1e-6  # of hits alone, over all that is tried
 _LARGE_NATS, _FAR_LIKELIER = 0.3, 1.0
 _BLOCK = 32  # rows of one text that count as one draw
 Unroll = Callable[[Eagle3Draft, torch.Tensor, torch.Tensor, torch.Tensor], list[torch.Tensor]]
@@ -139,7 +140,9 @@ class Comparison:
         only a large gain tells, in hits and in probability.
         """
         if trained and (
-            (self.gain >= 0.01 and self.z >= 4.5 and self.p <= 0.02) or (self.gain >= _GAIN and self.z >= 8 and self.p <= 0.05)
+            (self.gain >= 0.01 and self.z >= 4.5 and self.p <= 0.02)
+            or (self.gain >= _GAIN and self.z >= 8 and self.p <= 0.05)
+            or (self.gain >= 2 * _GAIN and self.z >= 2 and self.p <= _SURE)  # a few rows that are far off blur the probability
         ):
             return True
         if suspected and self.p <= 0.02 and self.z >= 3 and self.gain > 0:

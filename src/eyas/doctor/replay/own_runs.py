@@ -30,12 +30,13 @@ class OwnRun:
     """One sample of the dump. `place`: where it is among the samples; top1 [T]: the token that the target prefers after each position.
 
     apart: the median distance of the sample's rows from its own text's states, and the share of rows that are far from them. None if
-    the sample's states are not of the size that its slots and this target make, or too few.
+    the sample's states are not of the size that its slots and this target make, or too few. labels_apart: the same of the labels' state.
     """
 
     place: int
     top1: torch.Tensor
     apart: tuple[float, float] | None
+    labels_apart: tuple[float, float] | None
 
 
 @torch.no_grad()
@@ -58,14 +59,23 @@ def _run(exam: Examination, target: Target, places: list[int]) -> list[OwnRun]:
     captured = capture_batch(target, [sample.token_ids.tolist() for sample in samples], taps)
     found = []
     for place, sample, item in zip(places, samples, captured, strict=True):
-        apart = None
-        if taps and _fits(target, sample) and len(sample.token_ids) > 2 * _BEGINNING:
-            own_TW = item.states.float()
-            error_T = (sample.states.float() - own_TW).norm(dim=-1) / own_TW.norm(dim=-1).clamp_min(1e-9)
-            error_T = error_T[_BEGINNING:].nan_to_num(nan=9.0)
-            apart = float(error_T.median()), float((error_T > _FAR).float().mean())
-        found.append(OwnRun(place, item.top1, apart))
+        apart = _apart(sample.states, item.states) if taps and _fits(target, sample) else None
+        labels = sample.teacher
+        labels_apart = None
+        if labels is not None and labels.shape == item.final.shape:
+            labels_apart = _apart(labels if sample.normed else target.norm(labels.float()), item.final)
+        found.append(OwnRun(place, item.top1, apart, labels_apart))
     return found
+
+
+def _apart(found_TW: torch.Tensor, own_TW: torch.Tensor) -> tuple[float, float] | None:
+    """The median row's distance, and the share of rows that are far; None of too few."""
+    if len(own_TW) <= 2 * _BEGINNING:
+        return None
+    own_TW = own_TW.float()
+    error_T = (found_TW.float() - own_TW).norm(dim=-1) / own_TW.norm(dim=-1).clamp_min(1e-9)
+    error_T = error_T[_BEGINNING:].nan_to_num(nan=9.0)
+    return float(error_T.median()), float((error_T > _FAR).float().mean())
 
 
 def _readable(target: Target, sample: RawSample) -> bool:

@@ -49,7 +49,9 @@ def try_parts(exam: Examination) -> Outcome:
     names = untrained_parts({name: tensor for name, tensor in exam.tensors.items() if name in bench.subject.tensors})
     found = [item for name in names if (item := _untrained(exam, bench, name)) is not None]
     if found:
-        covers = _LOOKS_LIKE if any(item.numbers["tensor"] == "fc.weight" for item in found) else ()
+        covers: tuple[str, ...] = _LOOKS_LIKE if any(item.numbers["tensor"] == "fc.weight" for item in found) else ()
+        parts = [str(item.numbers["tensor"]) for item in found]
+        covers += _only_blunted(bench, bench.given.having({name: torch.zeros_like(bench.given.tensors[name]) for name in parts}))
         return confirmed(Fault("weights-untrained", "draft", tuple(found), _RESTORE, 0.91, covers=covers))
     return _harmful(bench) or ruled_out(_acquitted(names))
 
@@ -70,10 +72,14 @@ def _harmful(bench: Bench) -> Outcome | None:
         return None
     text = f"without {best} it is right on {percent(won[best].after)} of {len(before.hits)} rows, with it on {percent(won[best].before)}"
     text += ": something in there is not what the rest was trained with"
-    as_given = bench.results(_branches(bench.given)[best])[0]
-    nothing_mended = as_given.accuracy >= before.accuracy  # so what was tried in its place only blunted it
-    covers = tuple({fault.code for fault, _, _ in bench.steps}) if nothing_mended else ()
+    covers = _only_blunted(bench, _branches(bench.given)[best])
     return confirmed(Fault("weights-untrained", "draft", (Evidence(text, {"part": best}),), _RESTORE, 0.91, covers=covers))
+
+
+def _only_blunted(bench: Bench, without: Subject) -> tuple[str, ...]:
+    """What was said to be mended before, if the draft as it came is at least as good merely `without` the part: it blunted the part."""
+    mended = bench.results(bench.subject)[0].accuracy
+    return tuple({fault.code for fault, _, _ in bench.steps}) if bench.results(without)[0].accuracy >= mended else ()
 
 
 def _branches(subject: Subject) -> dict[str, Subject]:
