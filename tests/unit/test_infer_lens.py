@@ -46,3 +46,55 @@ def test_a_layers_state_is_read_through_the_final_norm(target: Target, evidence:
         if valid
     ]
     assert lens_accuracy(target, [batch], [1], -1).tolist() == expected
+
+
+def test_a_weak_draft_that_passes_later_states_on_is_not_said_to_be_shifted(target: Target, evidence: Evidence, monkeypatch):
+    """It gains by the state after its own what that state says by itself; a draft that gains more was trained on it."""
+    from eyas.evaluate.infer import hypotheses
+    from eyas.evaluate.infer.measure import Hits
+
+    none = torch.zeros(0, dtype=torch.bool)
+    rows = torch.arange(3000)
+    own, later = rows % 10 == 0, rows % 3 == 0
+
+    def measured(draft: object, evidence: object, hypothesis: hypotheses.Hypothesis, batches: object) -> Hits:
+        return Hits(later if hypothesis.shift == -1 else own & (rows % 20 == 0) if hypothesis.shift else own, none, torch.zeros(3000))
+
+    monkeypatch.setattr(hypotheses, "measure", measured)
+    monkeypatch.setattr(hypotheses, "lens_accuracy", lambda *arguments: rows % 3 == 1)
+    passed_on = hypotheses._judge_shift(target, None, evidence, evidence.taps[:2])  # type: ignore[arg-type]
+    assert (passed_on.best, passed_on.decided) == (0, False)
+    assert passed_on.accuracies["-1 by the states alone"] == pytest.approx(1 / 3)
+    monkeypatch.setattr(hypotheses, "lens_accuracy", lambda *arguments: rows % 9 == 0)
+    trained = hypotheses._judge_shift(target, None, evidence, evidence.taps[:2])  # type: ignore[arg-type]
+    assert (trained.best, trained.decided) == (-1, True)
+
+
+def test_few_rows_decide_no_switch_either(target: Target, evidence: Evidence, monkeypatch):
+    from eyas.evaluate.infer import hypotheses
+    from eyas.evaluate.infer.hypotheses import Other
+
+    sure = Other("x", declared=False, best=True, decided=True, accuracies={}, changes={"x": True})
+    monkeypatch.setattr(hypotheses, "_judge", lambda *arguments: sure)
+    monkeypatch.setattr(hypotheses, "_judge_shift", lambda *arguments: sure)
+    monkeypatch.setattr(hypotheses, "_judge_rope", lambda *arguments: sure)
+    from eyas.draft.config import DraftConfig
+    from eyas.draft.model import Eagle3Draft
+
+    draft = Eagle3Draft(DraftConfig.from_target(target.config, num_taps=2, draft_vocab_size=target.vocab_size))
+    found = hypotheses.judge_others(target, draft, evidence, evidence.taps[:2])
+    assert [(item.best, item.decided, item.changes) for item in found] == [(False, False, {})] * 4
+
+
+@pytest.mark.parametrize(("decided", "declared"), [(True, False), (False, False), (False, True)])
+def test_only_what_is_decided_is_recommended(decided: bool, declared: bool):
+    from eyas.cli.infer import _declared
+    from eyas.evaluate.infer.infer import Candidate, InferReport
+    from eyas.taps import parse_taps
+
+    best, other = parse_taps("layer:1,layer:3"), parse_taps("layer:1,layer:2")
+    report = InferReport((Candidate(best, 0.5, None, None),), decided, "why", (), 3000, 10, 0.0, 0.0)
+    line = _declared(other if declared else (), report)
+    assert ("--taps layer:1,layer:3" in line) == decided
+    assert ("--rows" in line) == (not decided)
+    assert "not the best" not in line

@@ -66,15 +66,22 @@ def _lines(report: InferReport, declared: tuple[Tap, ...]) -> list[str]:
         values = ", ".join(f"{name} {100 * accuracy:.2f} %" for name, accuracy in item.accuracies.items())
         other = "" if item.best == item.declared else f", where the draft's config says {item.declared}"
         lines.append(f"{item.name}: {item.best}{other}{'' if item.decided else ' (undecided)'}; {values}")
-    lines.append(_declared(declared, report.best.taps))
+    lines.append(_declared(declared, report))
     lines.append(f"{'decided' if report.decided else 'undecided'}: {report.reason}")
     lines.append(f"{report.num_rows} rows, {report.num_tried} choices tried, {report.search_seconds:.1f} s after the capture")
     return lines
 
 
-def _declared(declared: tuple[Tap, ...], best: tuple[Tap, ...]) -> str:
+def _declared(declared: tuple[Tap, ...], report: InferReport) -> str:
+    """Only what is decided is recommended; what is not says what would decide it."""
     from eyas.taps import format_taps
 
+    best = report.best.taps
+    if report.decided:
+        if not declared:
+            return f"declared: nothing; to use the draft, import it again with --taps {format_taps(best)}"
+        return f"declared: {format_taps(declared)}" + ("" if declared == best else ", which is not the best")
+    more = "more rows (--rows, and more chats), or a draft trained longer, may decide it"
     if not declared:
-        return f"declared: nothing; to use the draft, import it again with --taps {format_taps(best)}"
-    return f"declared: {format_taps(declared)}" + ("" if declared == best else ", which is not the best")
+        return f"declared: nothing; {more}; until then no taps can be recommended"
+    return f"declared: {format_taps(declared)}; {more}"

@@ -1,6 +1,7 @@
 """What the wiring says besides taps, judged one by one at the best taps: pairing, norms, RoPE.
 
-Each is compared with what the draft's config says; another value is taken only if it is significantly better there.
+Each is compared with what the draft's config says; another value is taken only if it is significantly better there, on rows enough
+for a verdict. A state of a later position must besides help the draft to more than what that state says by itself.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any
 import torch
 
 from eyas.draft.model import Eagle3Draft
-from eyas.evaluate.infer.evidence import Evidence
+from eyas.evaluate.infer.evidence import MIN_ROWS, Evidence
+from eyas.evaluate.infer.lens import lens_accuracy
 from eyas.evaluate.infer.measure import SIGNIFICANT, Hypothesis, measure, p_value, variant
 from eyas.taps import Tap
 from eyas.targets.target import Target
@@ -54,12 +56,18 @@ def judge_others(target: Target, draft: Eagle3Draft, evidence: Evidence, taps: t
     residual = _judge(
         before, config.norm_before_residual, [not config.norm_before_residual], lambda value: first(norm_before_residual=value)
     )
-    return (
-        _judge_shift(draft, evidence, taps),
+    found = (
+        _judge_shift(target, draft, evidence, taps),
         replace(residual, changes={} if residual.best == residual.declared else {before: residual.best}),
         _judge(output, config.norm_output, [not config.norm_output], second),
         _judge_rope(target, draft, lambda rope: first(rope_parameters=rope)),
     )
+    return found if evidence.num_rows >= MIN_ROWS else tuple(_open(item) for item in found)
+
+
+def _open(item: Other) -> Other:
+    """Too few rows for a verdict: as declared, and undecided."""
+    return replace(item, best=item.declared, decided=False, changes={})
 
 
 def _judge(name: str, declared: Any, others: list[Any], hits: Callable[[Any], torch.Tensor], factor: float = 1.0) -> Other:
@@ -74,9 +82,20 @@ def _judge(name: str, declared: Any, others: list[Any], hits: Callable[[Any], to
     return Other(name, declared, best, all(p_value(best_hits, right) <= SIGNIFICANT for right in rivals), accuracies)
 
 
-def _judge_shift(draft: Eagle3Draft, evidence: Evidence, taps: tuple[Tap, ...]) -> Other:
+def _judge_shift(target: Target, draft: Eagle3Draft, evidence: Evidence, taps: tuple[Tap, ...]) -> Other:
     """Row p with the state of p - shift; 0 is the project's pairing."""
-    return _judge("shift", 0, [-1, 1], lambda shift: measure(draft, evidence, Hypothesis(taps, shift), evidence.first).first, _SHIFT_FACTOR)
+
+    def hits(shift: int) -> torch.Tensor:
+        return measure(draft, evidence, Hypothesis(taps, shift), evidence.first).first
+
+    found = _judge("shift", 0, [-1, 1], hits, _SHIFT_FACTOR)
+    if found.best >= 0:
+        return found
+    lens = lens_accuracy(target, evidence.first, [evidence.taps.index(tap) for tap in taps], found.best)
+    if p_value(hits(found.best), lens) <= SIGNIFICANT:
+        return found
+    known = {f"{found.best} by the states alone": float(lens.float().mean())}
+    return replace(found, best=0, decided=False, accuracies=found.accuracies | known)
 
 
 def _judge_rope(target: Target, draft: Eagle3Draft, hits: Callable[[dict[str, Any]], torch.Tensor]) -> Other:

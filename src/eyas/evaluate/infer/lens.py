@@ -31,7 +31,6 @@ def _hits(target: Target, batch: Batch, place: int, shift: int) -> torch.Tensor:
     state_BRH = state_BTH.gather(1, batch.row_BR[:, :, None].expand(-1, -1, state_BTH.shape[-1]))
     label_N = batch.label_BR[batch.valid_BR]
     is_final = place == target.num_layers + 1  # it went through the norm already
-    best = []
-    for state_CH in state_BRH[batch.valid_BR].split(_HEAD_ROWS):
-        best.append(target.head(state_CH if is_final else target.norm(state_CH)).argmax(-1))
+    chunks = state_BRH[batch.valid_BR].split(_HEAD_ROWS)
+    best = [target.head(state_CH if is_final else target.norm(state_CH)).argmax(-1) for state_CH in chunks]
     return (torch.cat(best) == label_N).cpu()
