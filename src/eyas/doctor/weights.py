@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _SAMPLED = 1 << 22  # numbers of a tensor that are looked at
 ABSURD = 1e4
+_HANDFUL, _ENOUGH = 16, 1024  # different numbers, of so many at least
 # What else a tensor with such numbers seems to be, by a part of its name.
 _SEEMS = {"norm": ("norm-convention",), "lm_head": ("map-other", "head-foreign"), "embed_tokens": ("embedding-foreign",)}
 _RESTORE = "restore this tensor from the checkpoint that was trained"
@@ -53,7 +54,7 @@ def finite(exam: Examination) -> Outcome:
 
 
 def untrained(exam: Examination) -> Outcome:
-    """Constants and zeros; equal rows; fresh noise is told by the comparison with the target."""
+    """Constants and zeros; equal rows; few different numbers; fresh noise is told by the comparison with the target."""
     problems = []
     means = sorted(norm_means(exam).values())
     usual = means[len(means) // 2] if means else 0.0
@@ -73,7 +74,7 @@ def untrained(exam: Examination) -> Outcome:
             zero = float((rows == 0).all(-1).float().mean())
             if zero > 0.02 and name.startswith(("fc", "midlayer", "lm_head")):
                 problems.append(Evidence(f"{percent(zero)} of the rows of {name} are zero", {"tensor": name, "share": zero}))
-    problems += _twice_the_same(exam)
+    problems += _twice_the_same(exam) + _few_values(exam)
     if problems:
         shadow, covers = ("head-foreign", "embedding-foreign"), ("norm-feedback", "step-shift", "architecture")
         return confirmed(Fault("weights-untrained", "draft", tuple(problems[:4]), _RESTORE, 0.95, shadow=shadow, covers=covers))
@@ -92,6 +93,15 @@ def _twice_the_same(exam: Examination) -> list[Evidence]:
         if parts[left].shape == parts[right].shape and float(parts[left].float().std()) > 0 and torch.equal(parts[left], parts[right])
     ]
     return [Evidence(f"{left} and {right} are the same, number by number", {"tensor": right}) for left, right in same]
+
+
+def _few_values(exam: Examination) -> list[Evidence]:
+    """Matrices of a handful of different numbers: a cast took the rest. None if most are so, as in a draft that is quantised on purpose."""
+    parts = {name: t.float().flatten()[: 1 << 14] for name, t in exam.tensors.items() if t.ndim == 2 and t.is_floating_point()}
+    held = {name: len(values.unique()) for name, values in parts.items() if len(values) >= _ENOUGH and bool(torch.isfinite(values).all())}
+    few = {name: count for name, count in held.items() if 1 < count <= _HANDFUL}
+    words = "{} has {} different numbers only: a cast or a quantiser took the rest"
+    return [Evidence(words.format(*item), {"tensor": item[0]}) for item in few.items()] if 2 * len(few) <= len(held) else []
 
 
 def stored_frequencies(exam: Examination) -> Outcome:

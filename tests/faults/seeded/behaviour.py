@@ -190,8 +190,8 @@ add("head-shape", "more heads than the weights have", lambda s: foreign(s, confi
 add("head-shape", "key heads as many as query heads", lambda s: foreign(s, config=layer(num_key_value_heads=4)), "qwen3", depths=FILES)
 add("architecture", "another activation", lambda s: redraft(s, config={"hidden_act": "relu"}))
 add("architecture", "norms with another epsilon", lambda s: redraft(s, config={"rms_norm_eps": 3.0}), "qwen3")
-add("architecture", "down_proj's shards in the wrong order", shards_exchanged("mlp.down_proj", 1), "llama", "qwen3")
-add("architecture", "o_proj's shards in the wrong order", shards_exchanged("self_attn.o_proj", 1), "qwen3")
+add("architecture", "down_proj's shards in the wrong order", shards_exchanged("mlp.down_proj", 1), "qwen3")
+add("architecture", "o_proj's shards in the wrong order", shards_exchanged("self_attn.o_proj", 1))
 add("architecture", "two layers in the config", lambda s: foreign(s, config=layer(num_hidden_layers=2)), depths=FILES)
 
 

@@ -89,6 +89,12 @@ def constant(name: str, value: float) -> Callable[[Tensors], None]:
     return change
 
 
+def in_few_steps(held: Tensors) -> None:
+    """A handful of numbers are left, as of a cast to whole numbers and back."""
+    step = held["fc.weight"].abs().max() / 1.5
+    held["fc.weight"] = (held["fc.weight"] / step).round() * step
+
+
 def at_random(name: str, spread: float = 0.02) -> Callable[[Tensors], None]:
     def change(held: Tensors) -> None:
         held[name] = torch.randn(held[name].shape, generator=torch.Generator().manual_seed(4)).to(held[name].dtype) * spread
@@ -151,6 +157,7 @@ add("files-mixed", "wiring of another draft", other_wiring, "llama", "deepseek_v
 add("files-mixed", "a switch edited behind the wiring", lambda s: raw_draft(s, {"norm_before_residual": True}), depths=FILES)
 add("other-target", "a target of equal sizes", of_other_family, "llama", "qwen3")
 add("weights-untrained", "fc at random", lambda s: redraft(s, at_random("fc.weight")), *FAMILIES)
+add("weights-untrained", "fc in a handful of numbers", lambda s: redraft(s, in_few_steps), depths=FILES)
 for part in ("self_attn.o_proj", "mlp.up_proj"):
     add("weights-untrained", f"{part} at random", lambda s, part=part: redraft(s, at_random(f"midlayer.{part}.weight", 0.1)))
 add("keys-differ", "biases that are said to be there", lambda s: foreign(s, config=layer(attention_bias=True)), depths=FILES)
