@@ -6,6 +6,29 @@ line prints it and exits with 2. Bugs of our own are `assert`s and ordinary exce
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
+# What a terminal would obey (all but the line's end), and marks that turn the direction of writing: names and files hold anything.
+_CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """`text` with control characters written as escapes."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def in_words(value: object) -> str:
+    """Lists and mappings without Python's brackets and quotes; shapes and other lists of numbers keep their brackets."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {in_words(part)}" for key, part in value.items()) or "none"
+    if isinstance(value, list | tuple | set | frozenset):
+        parts = list(value)
+        if parts and all(isinstance(part, int | float) for part in parts):
+            return str(parts)
+        return ", ".join(str(part) if isinstance(part, list | tuple) else in_words(part) for part in parts) or "none"
+    return str(value)
+
 
 class UserError(Exception):
     """Something the user gave is wrong; nothing was half-written.
@@ -27,12 +50,12 @@ class UserError(Exception):
     def __str__(self) -> str:
         lines = [self.what]
         if self.got is not None:
-            lines.append(f"  got:     {self.got}")
+            lines.append(f"  got:     {in_words(self.got)}")
         if self.allowed is not None:
-            lines.append(f"  allowed: {self.allowed}")
+            lines.append(f"  allowed: {in_words(self.allowed)}")
         if self.remedy is not None:
             lines.append(f"  remedy:  {self.remedy}")
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
 
 class WiringError(UserError):

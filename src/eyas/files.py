@@ -28,35 +28,43 @@ _UMASK = os.umask(0)  # it can only be read by setting it
 os.umask(_UMASK)
 _HOST = re.sub(r"[^\w-]", "-", socket.gethostname()) or "host"
 _REMEDIES = {
-    errno.ENOSPC: "free disk space or choose another --out",
-    errno.EDQUOT: "free disk space or choose another --out",
-    errno.EFBIG: "choose an --out on another disk: this one holds no file of that size",
-    errno.EACCES: "get leave to write there, or choose another --out",
-    errno.EPERM: "get leave to write there, or choose another --out",
-    errno.ENOTDIR: "a file stands where a folder is needed: choose another --out",
-    errno.EEXIST: "a file stands where a folder is needed: choose another --out",
+    errno.ENOSPC: "free disk space or choose another {option}",
+    errno.EDQUOT: "free disk space or choose another {option}",
+    errno.EFBIG: "choose an {option} on another disk: this one holds no file of that size",
+    errno.EACCES: "get leave to write there, or choose another {option}",
+    errno.EPERM: "get leave to write there, or choose another {option}",
+    errno.ENOTDIR: "a file stands where a folder is needed: choose another {option}",
+    errno.EEXIST: "a file stands where a folder is needed: choose another {option}",
 }
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
+def writing(path: Path, option: str = "--out") -> Iterator[None]:
     """Turn what a full, read-only or missing disk does to the body into a UserError; safetensors has an error of its own for it."""
     try:
         yield
     except (OSError, SafetensorError) as error:
         got = getattr(error, "strerror", None) or str(error)
         number = error.errno if isinstance(error, OSError) else errno.ENOSPC if "No space left" in got else None
-        raise UserError(f"cannot write {path}", got=got, remedy=_REMEDIES.get(number or 0, "choose another --out")) from error
+        remedy = _REMEDIES.get(number or 0, "choose another {option}").format(option=option)
+        raise UserError(f"cannot write {path}", got=got, remedy=remedy) from error
 
 
-def check_folder_writable(path: Path) -> None:
+def check_folder_writable(path: Path, option: str = "--out") -> None:
     """Without making it. Raises UserError if a folder `path` could not be written, before anything is worked out for it."""
-    with writing(path):
+    with writing(path, option):
         nearest = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
         if not nearest.is_dir():
-            raise UserError(f"cannot write the folder {path}: {nearest} is a file", remedy="give a folder as --out")
+            raise UserError(f"cannot write the folder {path}: {nearest} is a file", remedy=f"choose another {option}")
         # A trial, since rights alone do not tell: of /proc even root has all of them.
         os.rmdir(tempfile.mkdtemp(prefix=".eyas-", dir=nearest))
+
+
+def check_file_writable(path: Path, option: str = "--out") -> None:
+    """The same for a file, which may be there already."""
+    if path.is_dir():
+        raise UserError(f"cannot write {path}: it is a folder", remedy=f"give a file's name to {option}")
+    check_folder_writable(path.parent, option)
 
 
 def check_folder_free(path: Path) -> None:
@@ -198,10 +206,17 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"{what} cannot be read: {path}", got=error.strerror, remedy="check the path and its permissions") from error
     except JSON_ERRORS as error:
-        raise UserError(f"{what} is not valid JSON: {path}", got=str(error), remedy="the file is damaged: copy or make it again") from error
+        raise UserError(
+            f"{what} is not valid JSON: {path}", got=json_problem(error), remedy="the file is damaged: copy or make it again"
+        ) from error
     if not isinstance(value, dict):
         raise UserError(f"{what} must hold a JSON object: {path}", got=type(value).__name__)
     return value
+
+
+def json_problem(error: Exception) -> str:
+    """What one of JSON_ERRORS says, without advice to change Python."""
+    return "an integer of thousands of digits" if "set_int_max_str_digits" in str(error) else str(error)
 
 
 def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

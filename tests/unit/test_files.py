@@ -201,7 +201,7 @@ def test_a_folder_that_can_be_written_is_not_made(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="is a file") as caught:
         check_folder_writable(tmp_path / "file" / "er")
-    assert "give a folder" in str(caught.value)
+    assert "choose another --out" in str(caught.value)
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc here")

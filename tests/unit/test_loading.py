@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,27 @@ def test_a_config_that_makes_no_model_is_refused(folder: Path, edit: dict[str, o
     (folder / "config.json").write_text(json.dumps(config | edit))
     with pytest.raises(UserError):
         load(folder)
+
+
+@pytest.mark.parametrize("name", ["num_hidden_layers", "hidden_size", "vocab_size", "num_key_value_heads", "max_position_embeddings"])
+@pytest.mark.parametrize("size", [10**12, 10**5000], ids=["large", "endless"])
+def test_a_size_that_no_model_has_is_refused_before_transformers_reads_it(folder: Path, monkeypatch, name: str, size: int) -> None:
+    sys.set_int_max_str_digits(0)
+    try:
+        (folder / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | {name: size}))
+    finally:
+        sys.set_int_max_str_digits(4300)
+    monkeypatch.setattr(loading, "_own_config", lambda *arguments: pytest.fail("transformers read it"))
+    with pytest.raises(UserError) as caught:
+        load_config(str(folder))
+    assert "set_int_max_str_digits" not in str(caught.value)
+    if size == 10**12:
+        assert f"{name} = {size}" in str(caught.value)
+
+
+def test_a_file_is_not_said_to_be_missing(folder: Path) -> None:
+    with pytest.raises(UserError, match="is a file, not a target's folder"):
+        load_config(str(folder / "config.json"))
 
 
 @pytest.mark.parametrize("weight", [float("nan"), float("inf")])

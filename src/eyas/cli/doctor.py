@@ -61,10 +61,13 @@ def command(
     from eyas.doctor.exhibits import Exhibits, Options
     from eyas.doctor.hypothesis import DEPTHS
     from eyas.errors import UserError
+    from eyas.files import check_file_writable
 
     if depth not in DEPTHS:
         raise UserError("--depth is not known", got=depth, allowed=", ".join(DEPTHS))
     _check_together(case=case, note=note, fix=fix, out=out)
+    if html is not None:
+        check_file_writable(html, "--html")  # the report would be lost after all the work
     exhibits = Exhibits(target, draft, dump, data, engine, _place(metrics), log, trust_remote_code, server)
     options = Options(DEPTHS[: DEPTHS.index(depth) + 1], _names(only), _names(skip), budget, rows, num_draft_tokens, temperature)
     if plan:
@@ -106,7 +109,7 @@ def _examine(exhibits: Exhibits, options: Options, html: Path | None, as_json: b
     if html is not None:
         from eyas.doctor.slot_matrix import slot_matrix
 
-        matrix = slot_matrix(exam)
+        matrix = slot_matrix(exam) if "replay" in options.depths else None  # it runs the target
         exam.measured |= {} if matrix is None else {"slot_matrix": matrix}
         _write_page(html, found.to_json())
     if as_json:

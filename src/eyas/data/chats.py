@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from eyas.errors import UserError
-from eyas.files import JSON_ERRORS, sha256_text, write_text
+from eyas.files import JSON_ERRORS, json_problem, sha256_text, write_text
 
 _SHAREGPT_ROLES = {
     "human": "user",
@@ -32,16 +32,18 @@ _SHAREGPT_ROLES = {
     "function_call": "assistant",
 }
 _SHAPES = '{"messages": [{"role": ..., "content": ...}]} or {"conversations": [{"from": ..., "value": ...}]}'
+_TAKE_APART = "one chat a line: jq -c '.[]' FILE > FILE.jsonl takes a list apart"
 
 
 @dataclass(frozen=True)
 class Chat:
-    """`messages` are dicts with at least role and content, passed to the chat template as they are."""
+    """`messages` are dicts with at least role and content, passed to the chat template as they are. `place`: file and line."""
 
     id: str
     messages: tuple[dict[str, Any], ...]
     domain: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
+    place: str = field(default="", compare=False)
 
     def to_json(self) -> dict[str, Any]:
         head = {"id": self.id, "domain": self.domain} if self.domain else {"id": self.id}
@@ -58,7 +60,7 @@ def read_chats(path: Path) -> Iterator[Chat]:
         raise UserError(f"chats file {problem}: {path}", allowed="a JSON Lines file of chats", remedy="check the path")
     found = False
     try:
-        with open(path, encoding="utf-8") as stream:
+        with open(path, encoding="utf-8-sig") as stream:
             for number, line in enumerate(stream, 1):
                 if line.strip():
                     found = True
@@ -88,17 +90,31 @@ def _parse(line: str, where: str) -> Chat:
     except UnicodeEncodeError as error:
         raise UserError(f"{where}: not text", got=str(error), remedy="an escape of \\ud800 to \\udfff stands alone") from error
     except JSON_ERRORS as error:  # its own line number would be that within the line
-        got = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
-        raise UserError(f"{where}: not valid JSON", got=got, allowed=_SHAPES, remedy="one whole JSON object a line") from error
+        got = json_problem(error)
+        if isinstance(error, json.JSONDecodeError):
+            got = f"{error.msg.removesuffix(' at')} at column {error.colno}"
+        remedy = _TAKE_APART if line.startswith("[") else "one whole JSON object a line"
+        raise UserError(f"{where}: not valid JSON", got=got, allowed=_SHAPES, remedy=remedy) from error
     if not isinstance(value, dict) or ("messages" in value) == ("conversations" in value):
-        raise UserError(f"{where}: not a chat", got=line.strip()[:120], allowed=_SHAPES, remedy="mend this line, or take it out")
+        raise _no_chat(value, line, where)
     if "messages" in value:
         messages = _messages(value["messages"], where)
     else:
         messages = _sharegpt(value["conversations"], where)
     extra = {key: part for key, part in value.items() if key not in ("id", "domain", "messages", "conversations")}
     default_id = sha256_text(json.dumps(messages, sort_keys=True, ensure_ascii=False))[:16]
-    return Chat(str(value.get("id", default_id)), messages, str(value.get("domain", "")), extra)
+    return Chat(str(value.get("id", default_id)), messages, str(value.get("domain", "")), extra, where)
+
+
+def _no_chat(value: Any, line: str, where: str) -> UserError:
+    remedy, why = "mend this line, or take it out", ""
+    if isinstance(value, list):
+        why, remedy = ": a list", _TAKE_APART
+    elif isinstance(value, dict):
+        both = "messages" in value
+        why = ": it has both messages and conversations" if both else ": it has neither messages nor conversations"
+        remedy = "take one of the two out: which of them counts is not known" if both else remedy
+    return UserError(f"{where}: not a chat{why}", got=line.strip()[:120], allowed=_SHAPES, remedy=remedy)
 
 
 def _messages(value: Any, where: str) -> tuple[dict[str, Any], ...]:

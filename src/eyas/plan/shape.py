@@ -19,11 +19,11 @@ from dataclasses import dataclass, fields
 from eyas.errors import UserError
 from eyas.plan.config import Config
 from eyas.targets.families import FAMILIES
+from eyas.targets.sizes import MOST_LAYERS
 
 _ALIKE = {"kimi_k2": "deepseek_v3"}  # the same architecture under a name that transformers does not have
 _PLAIN_MLP = ("gpt2", "gpt_neox", "starcoder2", "arcee")
 _TIED = ("gemma", "gemma2", "gemma3", "gemma3_text", "cohere", "cohere2", "starcoder2", "smollm3", "ernie4_5_moe", "gpt2")  # if unsaid
-_MOST_LAYERS = 10_000
 _ATTENTION = ("full_attention", "sliding_attention", "chunked_attention", "indexed_attention")
 
 
@@ -95,8 +95,8 @@ def read_shape(config: Config) -> Shape:
     kind = _known_type(config)
     _refuse_other_layers(config)
     layers, hidden = config.positive("num_hidden_layers", "n_layer"), config.positive("hidden_size", "n_embd")
-    if layers > _MOST_LAYERS:
-        raise UserError(f"{config.where}: no model has so many layers", got=layers, allowed=f"1 to {_MOST_LAYERS:,}")
+    if layers > MOST_LAYERS:
+        raise UserError(f"{config.where}: no model has so many layers", got=layers, allowed=f"1 to {MOST_LAYERS:,}")
     heads = config.positive("num_attention_heads", "n_head")
     intermediate = config.positive("intermediate_size", "n_inner", default=4 * hidden)
     head_size = config.positive("head_dim", default=max(1, hidden // heads))

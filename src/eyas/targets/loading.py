@@ -28,6 +28,7 @@ from eyas.targets.cpu_linear import can_pack, pack_linears
 from eyas.targets.families import family_of
 from eyas.targets.layout import SINGLE, Layout
 from eyas.targets.sharding import distributed_config, own_part
+from eyas.targets.sizes import check_sizes, check_written
 from eyas.targets.target import Target
 from eyas.targets.tokenizer_files import require_whole_tokenizer
 
@@ -40,27 +41,29 @@ def load_config(target: str, trust_remote_code: bool = False) -> Any:
     folder = Path(target)
     if folder.exists() or target.startswith((".", "/", "~")):
         if not folder.is_dir():
-            raise UserError(
-                f"target folder does not exist: {target}", remedy="give a folder with config.json, or pull one: eyas model list"
-            )
+            problem = "is a file, not a target's folder" if folder.exists() else "does not exist"
+            raise UserError(f"target folder {problem}: {target}", remedy="give a folder with config.json, or pull one: eyas model list")
         read_json(folder / "config.json", "the target's config.json")
     else:
         _check_hub(target)
     try:
-        config = _own_config(target) if not trust_remote_code else AutoConfig.from_pretrained(target, trust_remote_code=True)
+        written, _ = PreTrainedConfig.get_config_dict(target)
+        check_written(written, target)
+        config = _own_config(target, written) if not trust_remote_code else AutoConfig.from_pretrained(target, trust_remote_code=True)
+    except UserError:
+        raise
     except Exception as error:  # each model's config class complains of odd values in its own way
         raise UserError(
             f"cannot read the target's config: {target}",
             got=_first_line(error),
             remedy="give a local folder or a hub id; see eyas model list",
         ) from error
-    _check_sizes(config, target)
+    check_sizes(config, target)
     return config
 
 
-def _own_config(target: str) -> Any:
+def _own_config(target: str, written: dict[str, Any]) -> Any:
     """What transformers itself makes of config.json."""
-    written, _ = PreTrainedConfig.get_config_dict(target)
     known_as = _OTHER_NAMES.get(str(written.get("model_type")))
     if known_as is None:
         return AutoConfig.from_pretrained(target)
@@ -82,22 +85,6 @@ def _check_hub(target: str) -> None:
             allowed="a folder with config.json, or a hub id and a network",
             remedy="check the path; or pull a target that needs no hub: eyas model list",
         ) from error
-
-
-def _check_sizes(config: Any, target: str) -> None:
-    """Whatever the family, these numbers are read before the model is made. Raises UserError if one is missing or impossible."""
-    text = config.get_text_config(decoder=True)
-    for name in ("num_hidden_layers", "hidden_size", "vocab_size", "num_attention_heads", "max_position_embeddings"):
-        value = getattr(text, name, None)
-        if value is None and name == "max_position_embeddings":  # not every family limits them
-            continue
-        if not isinstance(value, int) or value < 1:
-            raise UserError(
-                f"the target's config.json is not that of a language model that can be used: {target}",
-                got=f"{name} = {value!r} in a config of type {config.model_type!r}",
-                allowed="a whole number of at least 1",
-                remedy="use a decoder-only model, and copy its config.json whole",
-            )
 
 
 def load_tokenizer(target: str, trust_remote_code: bool = False) -> Any:

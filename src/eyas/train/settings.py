@@ -18,6 +18,7 @@ _LARGEST = {
     "checkpoint_every": 10_000_000,
     "hidden_size": 1 << 17,
 }
+_MOST_MINUTES = 100_000  # ten weeks
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,11 @@ class TrainSettings:
             value = getattr(self, name)
             if value is not None and not 1 <= value <= largest:
                 raise UserError(f"--{name.replace('_', '-')} is out of range", got=value, allowed=f"1 to {largest:,}")
-        for name in ("minutes", "learning_rate", "grad_clip"):
+        if self.minutes is not None and not 0 < self.minutes <= _MOST_MINUTES:
+            raise UserError("--minutes is out of range", got=self.minutes, allowed=f"more than 0, at most {_MOST_MINUTES:,}")
+        for name in ("learning_rate", "grad_clip"):
             value = getattr(self, name)
-            if value is not None and not (value > 0 and math.isfinite(value)):
+            if not (value > 0 and math.isfinite(value)):
                 raise UserError(f"--{name.replace('_', '-')} is out of range", got=value, allowed="a positive, finite number")
         if not -(2**63) <= self.seed < 2**63:
             raise UserError("--seed is out of range", got=self.seed, allowed="-2^63 to 2^63 - 1")
