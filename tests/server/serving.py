@@ -354,7 +354,8 @@ def proposes_nonsense(engine: Engine) -> None:
 
     def nonsense(*given: Any) -> Proposal:
         made = propose(*given)
-        return Proposal(torch.full_like(made.token_BK, 7), made.probs_BKW)
+        probs_BKW = None if made.probs_BKW is None else torch.zeros_like(made.probs_BKW).index_fill(-1, torch.tensor([7]), 1.0)
+        return Proposal(torch.full_like(made.token_BK, 7), probs_BKW)
 
     drafter.propose = nonsense  # type: ignore[method-assign]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, ruled_out, suspected, untestable
@@ -42,15 +43,17 @@ def prefix_cache(exam: Examination) -> Outcome:
         raise
     except UserError:  # there is no room for longer ones
         return found
-    return _asked_twice(exam, long, again)
+    return _asked_twice(exam, long, again, at_once=True)
 
 
-def _asked_twice(exam: Examination, first: Pass, again: Pass) -> Outcome:
+def _asked_twice(exam: Examination, first: Pass, again: Pass, at_once: bool = False) -> Outcome:
+    """`at_once`: they were a batch, too, so what a batch explains is no matter of the cache."""
     hits = f"{again.cached_tokens} tokens from its prefix cache" if again.cached_tokens else "no hit of a prefix cache was seen"
     longest = max(len(question.ids or ()) for question in first.questions)
     how = f"asked once more ({hits}{f', prompts of up to {longest} tokens' if longest else ''})"
     remedy = "switch the prefix cache off (vLLM: --no-enable-prefix-caching, SGLang: --disable-radix-cache), and report this to the engine"
-    return _compared(exam, first, again, how, "cache-variant", remedy, accepted_less(first, again))
+    found = _compared(exam, first, again, how, "cache-variant", remedy, accepted_less(first, again))
+    return replace(found, faults=tuple(replace(fault, shadow=("batch-variant",)) for fault in found.faults)) if at_once else found
 
 
 def chunks(exam: Examination) -> Outcome:
