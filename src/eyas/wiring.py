@@ -276,7 +276,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "render with the template of the dump, or expect a lower acceptance",
     ),
     "states_dtype": ("the states were captured in another dtype", "nothing to do if the trace agrees"),
-    "target_name": ("another copy or another model; only the trace tells", "eyas wiring diff compares the traces in numbers"),
+    "target_name": ("another copy or another model; only the trace tells", "eyas doctor or eyas evaluate runs the target and compares it"),
     "trace_hash": ("the fingerprints differ in bits; within rounding this is the same model", "compare the traces in numbers"),
     "teacher": ("the labels come from another state", "only the target's last state gives the target's own tokens: --teacher final"),
 }

@@ -138,3 +138,27 @@ def test_other_weights_under_equal_fields_differ_by_the_trace(dumps, capsys):
 def test_a_folder_without_wiring_is_refused(tmp_path: Path, capsys):
     assert run("wiring", "show", str(tmp_path)) == 2
     assert "neither a target, a dump nor a draft" in capsys.readouterr().err
+
+
+def test_without_a_trace_something_else_is_named_that_tells(tiny_targets, dumps, capsys):
+    target = str(tiny_targets("llama", seed=1))
+    assert run("wiring", "diff", str(dumps["one"]), target) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"trace: not compared, the target {target} has none; what tells: eyas doctor --target {target} --dump {dumps['one']}" in out
+    assert "wiring diff" not in out
+
+
+def test_what_is_no_artefact_says_what_would_be(tmp_path, capsys):
+    (tmp_path / "notes.txt").touch()
+    (tmp_path / "more.txt").touch()
+    assert run("wiring", "show", str(tmp_path)) == 2
+    error = capsys.readouterr().err
+    assert "got:     more.txt, notes.txt" in error
+    assert "remedy:" in error
+    assert run("wiring", "show", str(tmp_path / "notes.txt")) == 2
+    assert "is a file, not a target's folder" in capsys.readouterr().err
+
+
+def test_an_eyas_dump_is_not_imported_again(tiny_targets, dumps, tmp_path, capsys):
+    assert run("import", str(dumps["one"]), "--out", str(tmp_path / "draft")) == 2
+    assert "is an Eyas dump already" in capsys.readouterr().err

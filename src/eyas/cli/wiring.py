@@ -59,7 +59,7 @@ def diff(left: PathArgument, right: PathArgument, trust_remote_code: TrustRemote
     else:
         for item in differences:
             print(item.text(*names) + "\n")
-        print(_verdict(identity, left_trace, right_trace))
+        print(_verdict(identity, (left, left_kind, left_trace), (right, right_kind, right_trace)))
         print(_conclusion(same, bool(differences), identity is not None, unknown))
     raise typer.Exit(0 if same else 1)
 
@@ -93,7 +93,10 @@ def read_wiring(path: str, trust_remote_code: bool) -> tuple[str, Wiring, Path |
         return "export", sidecar.wiring, beside if beside.is_file() else None
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise UserError(
-            f"{path} is neither a target, a dump nor a draft", got=sorted(item.name for item in folder.iterdir())[:5] or "an empty folder"
+            f"{path} is neither a target, a dump nor a draft",
+            got=sorted(item.name for item in folder.iterdir())[:5] or "an empty folder",
+            allowed="a folder with config.json (a target or a draft) or manifest.json (a dump)",
+            remedy="check the path: it is often a folder below or above; a dump of another project is read by eyas import",
         )
     if (folder / "config.json").is_file():
         config = read_small_json(folder / "config.json", "the target's config.json")
@@ -110,12 +113,26 @@ def _compare_traces(left: Path | None, right: Path | None) -> IdentityReport | N
     return compare_traces(Trace.load(left), Trace.load(right))
 
 
-def _verdict(identity: IdentityReport | None, left: Path | None, right: Path | None) -> str:
-    if left is None or right is None:
-        return "trace: not compared, one side has none"
+_Side = tuple[str, str, Path | None]  # path, kind, trace
+
+
+def _verdict(identity: IdentityReport | None, *sides: _Side) -> str:
+    without = [f"the {kind} {path}" for path, kind, trace in sides if trace is None]
+    if without:
+        return f"trace: not compared, {' and '.join(without)} {'has' if len(without) == 1 else 'have'} none{_what_tells(sides)}"
     if identity is None:
         return "trace: not comparable, recorded on other tokens or another architecture"
     return f"trace: {'the same model' if identity.same else 'another model'}; {identity.text()}"
+
+
+def _what_tells(sides: tuple[_Side, ...]) -> str:
+    """A target's files hold no trace: it must be run."""
+    of = {kind: path for path, kind, _ in sides}
+    if "target" in of and "draft" in of:
+        return f"; what tells: eyas doctor --target {of['target']} --draft {of['draft']}, or eyas evaluate"
+    if "target" in of and "dump" in of:
+        return f"; what tells: eyas doctor --target {of['target']} --dump {of['dump']}"
+    return ""
 
 
 def _not_compared(left: tuple[str, Wiring], right: tuple[str, Wiring]) -> list[str]:

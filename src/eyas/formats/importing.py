@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eyas.capture.fingerprint import Trace
+from eyas.data.store import is_dump
 from eyas.draft.checkpoint import check_rope, check_vocab_map, draft_wiring_fields, filled, is_draft, save_draft
 from eyas.draft.model import Eagle3Draft
 from eyas.errors import UserError
@@ -62,6 +63,8 @@ def import_draft(
     """
     if is_draft(folder):
         raise UserError(f"{folder} is an Eyas draft already", remedy="copy it, or export it: eyas export")
+    if is_dump(folder):
+        raise UserError(f"{folder} is an Eyas dump already", remedy="train on it: eyas train --dump; or copy it")
     check_folder_free(out)
     said = Said(taps, check_meaning(convention), target_wiring(target, trust_remote_code) if target is not None else None)
     sidecar = read_sidecar(folder, list(FORMATS))
