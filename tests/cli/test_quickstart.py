@@ -144,3 +144,10 @@ def test_a_folder_with_somebody_elses_target_is_left_alone(tmp_path):
         play(tmp_path)
     assert (tmp_path / "target" / "mine").exists()
     assert not (tmp_path / "quickstart.json").exists()
+
+
+def test_a_folder_that_is_no_quickstarts_is_left_alone(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="no quickstart made"):
+        play(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]

@@ -138,3 +138,16 @@ def test_prepared_chats_edited_by_hand_are_refused_in_words(llama, tmp_path, fil
     (tmp_path / "out" / file).write_text(json.dumps(held | change))
     with pytest.raises(UserError):
         read_prepared(tmp_path / "out")
+
+
+def test_what_is_prepared_already_is_finished_and_with_other_settings_refused(llama, tmp_path, capsys):
+    files = [write(tmp_path / "c.jsonl", [turns(f"question {n}", f"answer {n}") for n in range(9)])]
+    first = prepare(llama, files, tmp_path / "out", PrepareSettings(validation=0.3))
+    written = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert prepare(llama, files, tmp_path / "out", PrepareSettings(validation=0.3)) == first
+    assert "is finished" in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(UserError, match="other chats or with other settings"):
+        prepare(llama, files, tmp_path / "out", PrepareSettings(validation=0.6))
+    with pytest.raises(UserError, match="other chats or with other settings"):
+        prepare(llama, [write(tmp_path / "d.jsonl", [turns("x", "y")])], tmp_path / "out", PrepareSettings(validation=0.3))
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == written

@@ -7,6 +7,7 @@ that it depends neither on the order of the files nor on a seed.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from eyas.data.chats import Chat, read_chats
-from eyas.data.prepared import SPLITS, corpus_hash, write_prepared
+from eyas.data.prepared import SPLITS, corpus_hash, read_prepared, write_prepared
 from eyas.data.render import ChatRenderer, SkippedChat, Tokens
 from eyas.errors import UserError
-from eyas.files import atomic_folder, sha256_file, sha256_text
-from eyas.progress import Progress
+from eyas.files import atomic_folder, check_folder_free, sha256_file, sha256_text
+from eyas.progress import Progress, console
 from eyas.targets.loading import load_config, load_stop_ids, load_tokenizer, tokenizer_hash
 
 
@@ -51,13 +52,14 @@ def prepare(
     trust_remote_code: bool = False,
     show: Callable[[Any, Tokens], None] | None = None,
 ) -> dict[str, Any]:
-    """Write the prepared folder `out` and return what its prepared.json says.
+    """Write the prepared folder `out` and return what its prepared.json says; one that holds just that already is left as it is.
 
     Args:
         show: called with the tokenizer and each chat that is kept.
 
     Raises:
-        UserError: a file that is not chats, a target without chat template, nothing to learn from, `out` in use.
+        UserError: a file that is not chats, a target without chat template, nothing to learn from, `out` in use by
+            anything else.
     """
     load_config(target, trust_remote_code)  # says so in words if there is no such target
     tokenizer = load_tokenizer(target, trust_remote_code)
@@ -65,30 +67,53 @@ def prepare(
     renderer = ChatRenderer(tokenizer, stop_ids, settings.max_length)
     if not stop_ids:
         raise UserError(f"{target} names no end-of-turn token", remedy="put eos_token_id into its generation_config.json")
+    before = _prepared_before(out)
+    chats = [(path, chat) for path in files for chat in read_chats(path)]
+    kept, skipped = _render_all(renderer, chats)
+    if not kept:
+        raise UserError("no chat is left to learn from", got=_counted(skipped), remedy="see the reasons; each chat needs an answer")
+    splits = _split(kept, settings.validation)
+    for sample in splits["train"] + splits["validation"] if show else []:
+        assert show is not None
+        show(tokenizer, sample)
+    info = {
+        "target": Path(target).resolve().name if Path(target).is_dir() else target,
+        "max_length": settings.max_length,
+        "stop_ids": list(stop_ids),
+        "tokenizer_hash": tokenizer_hash(tokenizer),
+        "chat_template_hash": sha256_text(renderer.template),
+        "corpus_hash": corpus_hash(splits["train"] + splits["validation"]),
+        "sources": [{"file": path.name, "sha256": sha256_file(path)} for path in files],
+        "chats_read": len(chats),
+        **{name: _figures(splits[name], stop_ids, settings.max_length) for name in SPLITS},
+        "skipped_by_reason": _counted(skipped),
+        "skipped": skipped,
+    }
+    if before is not None:
+        _require_same(out, before, info)
+        console.print(f"{out} is finished: it was prepared from these chats and settings before", markup=False, highlight=False)
+        return info
     with atomic_folder(out) as folder:
-        chats = [(path, chat) for path in files for chat in read_chats(path)]
-        kept, skipped = _render_all(renderer, chats)
-        if not kept:
-            raise UserError("no chat is left to learn from", got=_counted(skipped), remedy="see the reasons; each chat needs an answer")
-        splits = _split(kept, settings.validation)
-        for sample in splits["train"] + splits["validation"] if show else []:
-            assert show is not None
-            show(tokenizer, sample)
-        info = {
-            "target": Path(target).resolve().name if Path(target).is_dir() else target,
-            "max_length": settings.max_length,
-            "stop_ids": list(stop_ids),
-            "tokenizer_hash": tokenizer_hash(tokenizer),
-            "chat_template_hash": sha256_text(renderer.template),
-            "corpus_hash": corpus_hash(splits["train"] + splits["validation"]),
-            "sources": [{"file": path.name, "sha256": sha256_file(path)} for path in files],
-            "chats_read": len(chats),
-            **{name: _figures(splits[name], stop_ids, settings.max_length) for name in SPLITS},
-            "skipped_by_reason": _counted(skipped),
-            "skipped": skipped,
-        }
         write_prepared(folder, {name: splits[name] for name in SPLITS}, info)
     return info
+
+
+def _prepared_before(out: Path) -> dict[str, Any] | None:
+    """What an earlier run wrote to `out`. Raises UserError if `out` holds anything else, or could not be written."""
+    if (out / "prepared.json").is_file():
+        return read_prepared(out).info
+    check_folder_free(out)
+    return None
+
+
+def _require_same(out: Path, before: dict[str, Any], info: dict[str, Any]) -> None:
+    differing = [name for name, value in json.loads(json.dumps(info)).items() if before.get(name) != value]
+    if differing:
+        raise UserError(
+            f"{out} was prepared from other chats or with other settings",
+            got=f"other than now: {', '.join(differing)}",
+            remedy="give another --out, or remove it first",
+        )
 
 
 def _render_all(renderer: ChatRenderer, chats: list[tuple[Path, Chat]]) -> tuple[list[_Rendered], list[dict[str, str]]]:

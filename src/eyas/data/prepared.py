@@ -68,9 +68,9 @@ def read_prepared(path: Path) -> Prepared:
         raise UserError(f"{path}: prepared data of an unknown format", got=info.get("prepared_format"), allowed=PREPARED_FORMAT)
     tokens = path / "tokens.safetensors"
     if not tokens.is_file() or sha256_file(tokens) != info.get("tokens_sha256"):
-        raise UserError(f"{tokens} is missing or damaged", remedy="copy the folder again, or run eyas data prepare again")
+        raise UserError(f"{tokens} is missing or damaged", remedy="copy the folder again, or remove it and run eyas data prepare again")
     ids = read_json(path / "ids.json", "the prepared chats' ids")
-    remedy = "copy the folder again, or run eyas data prepare again"
+    remedy = "copy the folder again, or remove it and run eyas data prepare again"
     missing = [name for name in ("tokenizer_hash", "chat_template_hash", "corpus_hash") if not isinstance(info.get(name), str)]
     if missing:
         raise UserError(f"{path / 'prepared.json'} lacks fields, or they are not texts", got=", ".join(missing), remedy=remedy)

@@ -71,12 +71,11 @@ def run_quickstart(out: Path, recipe: Recipe, device: torch.device, dtype: torch
 
 def _refuse_foreign(out: Path) -> None:
     """An act clears away what a killed run left of its outputs; in a folder that is not a quickstart's these are the user's own."""
-    names = ("target", "chats", "prepared", "dump", "draft", "draft.training", "shipped", "summary.json", "report.png")
-    found = [name for name in names if (out / name).exists()]
+    found = sorted(item.name for item in out.iterdir() if not item.name.startswith(".")) if out.is_dir() else []
     if found and not (out / RECORD).is_file():
         raise UserError(
             f"{out} holds files that no quickstart made",
-            got=", ".join(found),
+            got=", ".join(found[:8]),
             allowed="a new folder, or that of an earlier quickstart",
             remedy="give another --out",
         )
