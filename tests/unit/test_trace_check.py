@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from eyas.capture.check import Capture, CheckReport, check_captures
+from eyas.capture.check import Capture, CheckReport, check_captures, with_exchanges
 from eyas.capture.fingerprint import Trace
 from eyas.capture.reference import Reference, reference_of_target, reference_of_trace
 from eyas.capture.rounding import Look, rounded, to_int8
@@ -92,6 +92,22 @@ def test_states_of_int8_weights_are_found_too(any_world: World):
     names = [name for name in states if name.startswith("boundary:")]
     report = any_world.check(torch.stack([states[name] for name in names], 1), expected=[Tap.parse(name) for name in names])
     assert report.ok, [slot.text() for slot in report.slots]
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 2), (0, 2)], ids=["neighbours", "far apart"])
+def test_two_slots_that_hold_each_others_state_are_exchanged(world: World, first: int, second: int):
+    names = ["boundary:0", "boundary:2", "boundary:3"]
+    names[first], names[second] = names[second], names[first]
+    slots = with_exchanges(world.check(world.stacked(names), expected=TAPS)).slots
+    assert (slots[first].verdict, slots[first].detail) == ("exchanged", f"with slot {second}")
+    assert (slots[second].verdict, slots[second].detail) == ("exchanged", f"with slot {first}")
+    assert [slot.slot for slot in slots if slot.ok] == sorted({0, 1, 2} - {first, second})
+
+
+def test_a_cycle_of_three_and_a_shift_are_no_exchange(world: World):
+    for names in (["boundary:2", "boundary:3", "boundary:0"], ["boundary:2", "boundary:3", "boundary:4"]):
+        report = world.check(world.stacked(names), expected=TAPS)
+        assert with_exchanges(report) == report
 
 
 def test_the_kimi_case_is_named_slot_by_slot(world: World):

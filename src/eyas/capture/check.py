@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,8 @@ from eyas.capture.reference import Reference, state_tap
 from eyas.errors import UserError
 from eyas.taps import Tap
 
-__all__ = ["Capture", "CheckReport", "SlotVerdict", "check_captures"]
+__all__ = ["Capture", "CheckReport", "SlotVerdict", "check_captures", "with_exchanges"]
+_WHOLE = ("off by one", "another state", "normed", "not normed")  # a whole state in its own rows, but not the one expected
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,19 @@ def check_captures(reference: Reference, captures: Sequence[Capture], expected: 
     names: list[str | None] = [str(tap) for tap in expected or ()]
     names += [None] * (captures[0].num_slots - len(names))  # what came along beside the draft's inputs
     return CheckReport(tuple(_judge(reference, captures, slot, name) for slot, name in enumerate(names)))
+
+
+def with_exchanges(report: CheckReport) -> CheckReport:
+    """The same, with two slots that hold each other's state said to be exchanged: one by one they look off by one, or anything."""
+    at = {slot.expected: slot for slot in report.slots if slot.expected is not None}
+
+    def named(slot: SlotVerdict) -> SlotVerdict:
+        other = None if slot.found is None or slot.verdict not in _WHOLE else at.get(slot.found)
+        if other is None or other.verdict not in _WHOLE or other.found != slot.expected:
+            return slot
+        return replace(slot, verdict="exchanged", detail=f"with slot {other.slot}")
+
+    return CheckReport(tuple(map(named, report.slots)))
 
 
 def _check_shapes(captures: Sequence[Capture], expected: Sequence[Tap] | None) -> None:

@@ -72,7 +72,7 @@ def check(
 
     Exit status 1 if a slot does not hold what it should.
     """
-    from eyas.capture.check import check_captures
+    from eyas.capture.check import check_captures, with_exchanges
     from eyas.capture.reference import reference_of_target, reference_of_trace
     from eyas.formats.dumps.states import read_capture
     from eyas.taps import parse_taps
@@ -95,7 +95,7 @@ def check(
         loaded = load_target(target, device=resolve_device(device), dtype=resolve_dtype(dtype), trust_remote_code=trust_remote_code)
         check_identity(loaded, recorded, str(trace))
         reference = reference_of_target(loaded, captures[0].token_ids, captures[0].width, str(states[0]))
-    report = check_captures(reference, captures, expected)
+    report = with_exchanges(check_captures(reference, captures, expected))
     if expected is not None:
         _refuse_spare(report, expected, recorded.num_layers, str(states[0]))
     if as_json:
