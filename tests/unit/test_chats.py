@@ -100,3 +100,44 @@ def test_json_that_python_or_a_tokenizer_cannot_hold_is_refused_with_its_line(tm
     (tmp_path / "c.jsonl").write_text('{"messages": []}\n' + line + "\n")
     with pytest.raises(UserError, match="line 2"):
         list(read_chats(tmp_path / "c.jsonl"))
+
+
+def test_a_byte_order_mark_is_read_over(tmp_path):
+    path = tmp_path / "chats.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + b'{"messages": [{"role": "user", "content": "a"}]}\n')
+    assert [chat.messages[0]["content"] for chat in read_chats(path)] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "remedy"),
+    [
+        ('[{"messages": []}]', "a list", "jq -c"),
+        ('[\n{"messages": []}\n]', "not valid JSON", "jq -c"),
+        ('{"messages": [], "conversations": []}', "has both", "take one of the two out"),
+        ('{"text": "a"}', "has neither", "mend this line"),
+        ('{"messages": "a\tb"}', "not valid JSON", "one whole JSON object"),
+        ('{"messages": ' + "9" * 5000 + "}", "not valid JSON", "one whole JSON object"),
+    ],
+)
+def test_why_a_line_is_no_chat(tmp_path, text, what, remedy):
+    path = tmp_path / "chats.json"
+    path.write_text(text)
+    with pytest.raises(UserError) as error:
+        list(read_chats(path))
+    said = str(error.value)
+    assert what in said
+    assert remedy in said
+    assert "line 1" in said
+    assert "at at" not in said
+    assert "set_int_max_str_digits" not in said
+
+
+def test_two_chats_of_one_id_are_named_by_file_and_line(tmp_path):
+    from eyas.data.regenerate import _with_own_ids
+
+    path = tmp_path / "chats.jsonl"
+    lines = [json.dumps({"id": "x", "messages": [{"role": "user", "content": word}]}) for word in "aab"]
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(UserError) as error:
+        _with_own_ids(list(read_chats(path)))
+    assert f"x: {path}, line 1, and {path}, line 3" in str(error.value)

@@ -84,8 +84,13 @@ def _with_own_ids(chats: Sequence[Chat]) -> Sequence[Chat]:
     """Answers are kept by the chat's id. Raises UserError if two chats that differ share one."""
     seen: dict[str, Chat] = {}
     for chat in chats:
-        if seen.setdefault(chat.id, chat).messages != chat.messages:
-            raise UserError("two different chats have the same id", got=chat.id, remedy="give every chat an id of its own, or none")
+        first = seen.setdefault(chat.id, chat)
+        if first.messages != chat.messages:
+            raise UserError(
+                "two different chats have the same id",
+                got=f"{chat.id}: {first.place}, and {chat.place}" if chat.place else chat.id,
+                remedy="give every chat an id of its own, or none",
+            )
     return chats
 
 
