@@ -14,6 +14,7 @@ from rich.progress import Progress as RichProgress
 
 console = Console(stderr=True)
 _LOG_EVERY = 30.0  # seconds
+_SETTLED = 1.0  # seconds; before, a first batch or none at all would be taken for the rate
 _SHOWN: list[Progress] = []  # a terminal has room for one: while a part's bar is shown, the whole's is put away
 
 
@@ -40,17 +41,21 @@ class Progress:
         )
         self._title, self._unit = title, unit
         self._task = self._bar.add_task(title, total=total, rate="", note="")
-        self._logged = time.monotonic()
+        self._logged = self._began = time.monotonic()
+        self._done = 0  # by this run
 
     def found(self, count: int) -> None:
         """So many were done by an earlier run: they count, but say nothing about the rate."""
         task = self._bar.tasks[0]
         self._bar.reset(self._task, completed=int(task.completed) + count, start=True)
+        self._began, self._done = time.monotonic(), 0
 
     def advance(self, count: int, note: str = "") -> None:
         """`note` is shown at the end of the bar: the loss, the acceptance, a rate of another unit."""
         task = self._bar.tasks[0]
-        rate = f"{task.speed:,.1f} {self._unit}/s" if task.speed else ""
+        self._done += count
+        seconds = time.monotonic() - self._began
+        rate = f"{self._done / seconds:,.1f} {self._unit}/s" if seconds >= _SETTLED else ""
         self._bar.update(self._task, advance=count, rate=rate, note=note or task.fields["note"])
         if not console.is_terminal and time.monotonic() - self._logged > _LOG_EVERY:
             self._log()

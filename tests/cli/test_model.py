@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -40,3 +42,19 @@ def test_unknown_names_are_user_errors_and_write_nothing(capsys, tmp_path, argum
     assert code == 2
     assert message in err
     assert not (tmp_path / "o").exists()
+
+
+def test_the_list_fits_a_terminal_and_loads_no_torch():
+    script = "import sys; from eyas.cli.main import main\ntry: main(['model', 'list'])\nfinally: print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "tiny-granite" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert not {"torch", "transformers"} & set(done.stderr.split())
+
+
+def test_what_is_listed_is_what_can_be_made():
+    from eyas.targets import catalog, made, tiny
+
+    assert set(catalog.TINY_FAMILIES) == set(tiny._FAMILIES)
+    assert set(catalog.MADE_SUMMARIES) == set(made.RECIPES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -124,3 +125,15 @@ def test_it_answers_without_torch():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("gpus", ["16xH200", "64xH100"])
+def test_the_layouts_fit_eighty_columns(monkeypatch, gpus):
+    monkeypatch.setenv("COLUMNS", "80")
+    said = run("--target", "Kimi-K2.5", "--gpus", gpus, "--tokens", "100M").stdout.splitlines()
+    head = next(number for number, line in enumerate(said) if line.lstrip().startswith("layout "))
+    assert all(name in said[head] for name in ("copies", "weights", "cache", "activations", "in all", "fits"))
+    rows = [line for line in said[head + 2 :] if line.lstrip().startswith("tp=")]
+    assert rows
+    assert all(len(line) <= 80 and "\u2026" not in line for line in said[head : head + 2 + len(rows)])
+    assert all(len(re.split(r"  +", line.strip())) >= 4 and re.search(r"cp=\d+,ep=\d+ +\d+ +[\d.,]+ [kMGTP]?B", line) for line in rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,8 @@ import typer
 
 from eyas.cli.options import JsonOption, emit
 from eyas.errors import UserError
+
+_COLUMNS = 80
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List and fetch targets and drafts that need no hub.")
 
@@ -18,14 +21,18 @@ OutFolder = Annotated[Path, typer.Option("--out", help="The folder to write; it 
 @app.command("list")
 def list_command(as_json: JsonOption = False) -> None:
     """What `eyas model pull` and `eyas model make` can give. A hub id or a folder of your own works as a target, too."""
-    from eyas.targets.catalog import CATALOG
-    from eyas.targets.made import RECIPES
-    from eyas.targets.tiny import TINY_FAMILIES
+    from eyas.targets.catalog import CATALOG, MADE_SUMMARIES, TINY_FAMILIES
 
     rows = {item.name: f"{item.kind}: {item.summary}. {item.licence}; {item.size}" for item in CATALOG}
-    rows |= {name: f"target, taught in minutes: eyas model make. {large.summary}" for name, (large, _) in RECIPES.items()}
+    rows |= {name: f"target, taught in minutes: eyas model make. {summary}" for name, summary in MADE_SUMMARIES.items()}
     rows |= {f"tiny-{family}": "target for tests, made on the spot: eyas model make" for family in TINY_FAMILIES}
-    emit(rows, as_json)
+    if as_json:
+        emit(rows, True)
+        return
+    width = max(map(len, rows))
+    for name, words in rows.items():
+        lines = textwrap.wrap(words, _COLUMNS - width - 2, break_long_words=False)
+        print("\n".join(f"{start:<{width}}  {line}" for start, line in zip([name, *[""] * len(lines)], lines, strict=False)))
 
 
 @app.command()

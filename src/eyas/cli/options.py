@@ -34,7 +34,7 @@ def _lines(value: Mapping[str, Any], indent: str) -> list[str]:
     width = max((len(key) for key in value), default=0)
     lines = []
     for key, part in value.items():
-        if isinstance(part, Mapping):
+        if isinstance(part, Mapping) and part:
             lines += [f"{indent}{key}", *_lines(part, indent + "  ")]
         else:
             lines.append(f"{indent}{key:<{width}}  {_shown(part)}")
@@ -42,7 +42,7 @@ def _lines(value: Mapping[str, Any], indent: str) -> list[str]:
 
 
 def _shown(value: Any) -> str:
-    if value is None:
+    if value is None or value == {}:
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -56,9 +57,10 @@ def _dump_table(plan: ScalePlan) -> Table:
 def _layout_table(plan: ScalePlan) -> Table:
     shown = [cost for cost in plan.layouts if _is_worth_showing(cost, plan)]
     left_out = len(plan.layouts) - len(shown)
-    table = Table(caption=f"{left_out} more layouts with --json" if left_out else None, caption_justify="left")
+    caption = f"{left_out} more layouts with --json" if left_out else None
+    table = Table(caption=caption, caption_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("layout", no_wrap=True)
-    table.add_column("copies", justify="right")
+    table.add_column("copies", justify="right", no_wrap=True)
     for name in ("weights", "cache", "activations", "in all"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("fits", no_wrap=True)

@@ -124,6 +124,16 @@ def _shipped(name: str) -> Iterator[Path]:
         yield folder / name
 
 
+# What is made on the spot, by name: here, so that a list of names needs neither torch nor transformers.
+MADE_SUMMARIES = {
+    "kimi-tiny": "Kimi-K2.5's shape: 61 layers, MLA, 384 experts top-8",
+    "dsv32-tiny": "DeepSeek-V3.2's shape: 61 layers, MLA with sparse attention to 16 positions, 256 experts top-8",
+}
+TINY_FAMILIES = (
+    *("llama", "qwen3", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite", "kimi_k25", "qwen3_moe", "gpt_oss"),
+    *("gemma2", "gemma3_text", "granite"),
+)
+
 CATALOG: tuple[Entry, ...] = (
     Entry(
         "smollm2-135m",

@@ -20,6 +20,7 @@ from transformers import AutoConfig
 from eyas.errors import UserError
 from eyas.files import atomic_folder, write_text
 from eyas.progress import Progress, console
+from eyas.targets.catalog import MADE_SUMMARIES
 from eyas.targets.families import Family, family_of, resolve
 from eyas.targets.gates import Gates, measure_gates
 from eyas.targets.kimi import KIMI_ROPE, kimi_config
@@ -77,15 +78,13 @@ class Recipe:
 _LONG, _SHORT = Teaching(num_steps=300, batch_size=8, learning_rate=2e-3), Teaching(num_steps=300, batch_size=8, learning_rate=4e-3)
 RECIPES: dict[str, tuple[Recipe, Recipe]] = {  # at full size and small
     "kimi-tiny": (
-        Recipe(
-            "kimi_k25", "Kimi-K2.5's shape: 61 layers, MLA, 384 experts top-8", _COMMON | _KIMI | _DEEP | {"n_routed_experts": 384}, _LONG
-        ),
+        Recipe("kimi_k25", MADE_SUMMARIES["kimi-tiny"], _COMMON | _KIMI | _DEEP | {"n_routed_experts": 384}, _LONG),
         Recipe("kimi_k25", "Kimi-K2.5's kind: 12 layers, MLA, 32 experts top-4", _COMMON | _KIMI | _SHALLOW, _SHORT),
     ),
     "dsv32-tiny": (
         Recipe(
             "deepseek_v32",
-            "DeepSeek-V3.2's shape: 61 layers, MLA with sparse attention to 16 positions, 256 experts top-8",
+            MADE_SUMMARIES["dsv32-tiny"],
             _COMMON | _V32 | _DEEP | {"n_routed_experts": 256, "n_group": 8, "topk_group": 4},
             _LONG,
             last_layer=5.0,  # at 1.5 it learns to have its answer ready two layers early, in nine of ten places

@@ -17,6 +17,7 @@ from transformers import AutoConfig, GenerationConfig
 
 from eyas.errors import UserError
 from eyas.files import atomic_folder
+from eyas.targets.catalog import TINY_FAMILIES
 from eyas.targets.kimi import KIMI_ROPE, kimi_config, name_as_published
 from eyas.targets.loading import auto_class
 from eyas.targets.small_tokenizer import CHAT_TEMPLATE, learn_tokenizer, small_tokenizer
@@ -72,7 +73,6 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "gemma3_text": {"query_pre_attn_scalar": 16, "sliding_window": 32, "tie_word_embeddings": True},
     "granite": {"logits_scaling": 4.0, "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.25},
 }
-TINY_FAMILIES = tuple(_FAMILIES)
 
 
 @dataclass(frozen=True)
