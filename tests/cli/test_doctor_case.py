@@ -81,3 +81,33 @@ def test_options_that_do_not_go_together_are_refused(metrics, options, words, ca
 def test_a_case_that_is_none_is_refused(tmp_path, capsys):
     assert run("doctor", "case", "show", tmp_path / "none") == 2
     assert "holds no case" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["file/page.html", "folder"])
+def test_a_page_that_cannot_be_written_is_refused_before_the_work(metrics, tmp_path, capsys, monkeypatch, place):
+    import eyas.doctor.runner
+
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setattr(eyas.doctor.runner, "examine", lambda *arguments: pytest.fail("examined"))
+    assert run("doctor", "--metrics", metrics, "--html", tmp_path / place) == 2
+    error = capsys.readouterr().err
+    assert "--html" in error
+    assert "--out" not in error
+
+
+@pytest.mark.parametrize(("depth", "drawn"), [("static", False), ("weights", False), ("replay", True)])
+def test_a_page_runs_the_target_only_if_a_replay_was_asked_for(metrics, tmp_path, monkeypatch, depth, drawn):
+    import eyas.doctor.slot_matrix
+
+    asked = []
+    monkeypatch.setattr(eyas.doctor.slot_matrix, "slot_matrix", asked.append)
+    assert run("doctor", "--metrics", metrics, "--depth", depth, "--html", tmp_path / "page.html") == 0
+    assert bool(asked) == drawn
+
+
+def test_what_a_file_says_does_not_reach_the_terminal_as_an_order(tmp_path, capsys):
+    (tmp_path / "metrics").write_text("\x1b]0;title\x07\x1b[31mred")
+    assert run("doctor", "--metrics", tmp_path / "metrics") == 2
+    assert run("wiring", "show", "no\x1b[31mpe") == 2
+    assert not {"\x1b", "\x07"} & set(capsys.readouterr().err)
