@@ -53,7 +53,10 @@ def examine(exhibits: Exhibits, options: Options) -> tuple[Diagnosis, Examinatio
             _passes(exam, [item for item in here if not item.last], tested, started, progress)
             if depth == "replay":
                 _prune(exam, tested)
+            count = len(exam.faults)
             _passes(exam, [item for item in here if item.last], tested, started, progress)
+            if depth == "replay":
+                _withdraw(exam, tested, exam.faults[count:])
     findings = merge(joined(exam.faults))
     results = tuple(tested[id(item)] for item in wanted if id(item) in tested)
     verdict = verdict_of(exam, findings, results)
@@ -94,8 +97,21 @@ def _passes(exam: Examination, hypotheses: list[Hypothesis], tested: dict[int, T
 def _prune(exam: Examination, tested: dict[int, Tested]) -> None:
     """A fix that looked good on a draft that was still broken otherwise, and does nothing for the mended one, was none."""
     bench = vars(exam).get("bench")
-    for fault in bench.prune() if bench is not None else ():
+    if bench is None:
+        return
+    for fault in bench.prune():
         _acquit(exam, fault, tested, "with all other fixes it changes nothing: no cause of its own")
+
+
+def _withdraw(exam: Examination, tested: dict[int, Tested], late: list[Fault]) -> None:
+    bench = vars(exam).get("bench")
+    if bench is None:
+        return
+    from eyas.doctor.replay.proof import withdraw_unproven  # the replay has loaded torch by now
+
+    withdrawn, why = withdraw_unproven(exam, bench, late)
+    for fault in withdrawn:
+        _acquit(exam, fault, tested, why)
 
 
 def _overrule(exam: Examination, found: Tested, tested: dict[int, Tested]) -> None:
@@ -145,7 +161,8 @@ def merge(faults: list[Fault]) -> tuple[Finding, ...]:
         while key is not None and key not in causes:  # a shadow of a shadow
             key = _cause_of(by_place[key], by_place)
         if key is not None:
-            causes[key] = _with_evidence(causes[key], shadow)
+            joins = _with_evidence if causes[key].code in shadow.shadow else _noting
+            causes[key] = joins(causes[key], shadow)
     order = sorted(causes.values(), key=lambda fault: (-fault.weight, fault.code))
     return tuple(_finding(fault) for fault in order)
 
@@ -178,6 +195,13 @@ def _with_evidence(fault: Fault, other: Fault) -> Fault:
     texts = tuple(known[text] for text in evidence)
     covers = tuple(dict.fromkeys((*fault.covers, *other.covers)))
     return dataclasses.replace(fault, evidence=texts, weight=weight, verified=verified, covers=covers)
+
+
+def _noting(fault: Fault, other: Fault) -> Fault:
+    """What only follows from it is told last; that it went away by some change or other proves nothing of the cause."""
+    known = {item.text for item in fault.evidence}
+    evidence = (*fault.evidence, *(item for item in other.evidence if item.text not in known))
+    return dataclasses.replace(fault, evidence=evidence, weight=max(fault.weight, other.weight))
 
 
 def _finding(fault: Fault) -> Finding:

@@ -47,6 +47,10 @@ def summary_of(exam: Examination, verdict: Verdict, findings: Sequence[Finding],
         if before is not None and accuracy is not None and accuracy > before:
             words = f" With the fixes: {percent(before)} -> {percent(accuracy)}."
         return "; ".join(f"{item.title} ({item.subject})" for item in findings[:3]) + "." + words
+    table = exam.measured.get("pair_table_accuracy", 0.0)
+    if verdict == "weak-draft" and accuracy is not None and accuracy < table:
+        words = f"It is right on {percent(accuracy)} of the rows, and a mere table of which token follows which on {percent(table)}"
+        return f"Weak: nothing wrong was seen, but it predicts too little for a replay to prove how it is wired. {words}. Train it longer."
     if verdict == "weak-draft":
         return f"Wired right, and weak: more or closer data and longer training are the remedy.{figure}"
     if verdict == "healthy":

@@ -24,7 +24,7 @@ from seeded.edits import (
 from seeded.figures import drifting_log, saved, vllm_metrics
 from seeded.registry import FILES, REPLAY
 from seeded.served import BENCHMARK, TABLE, loaded_log, report_json, updated_log, waves
-from seeded.sets import FAMILIES, SWITCHES, Set, make_dump, own_answers, train_draft, write_chats
+from seeded.sets import FAMILIES, SWITCHES, Set, begin_draft, make_dump, own_answers, train_draft, write_chats
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,18 @@ def weak(s: Set) -> Set:
     """Wired right and hardly trained."""
     train_draft(target_of(s.target), s.dump, s.work / "weak", SWITCHES[s.family], steps=12)
     return s.but(draft=s.work / "weak")
+
+
+def begun(taps: str, steps: int) -> Callable[[Set], Set]:
+    """As after a minute of training, from the usual start: such a draft gains by whatever shows it the answer."""
+
+    def plant(s: Set) -> Set:
+        target = target_of(s.target)
+        make_dump(target, s.target, s.data, s.work / "begun-dump", taps)
+        begin_draft(target, s.work / "begun-dump", s.work / "begun", SWITCHES[s.family], steps)
+        return s.but(draft=s.work / "begun", dump=s.work / "begun-dump")
+
+    return plant
 
 
 def other_domain(s: Set) -> Set:
@@ -217,6 +229,8 @@ HEALTHY = (
     Healthy("a mask without each answer's first token", boundary_token_left_out),
     Healthy("the whole vocabulary", whole_vocabulary),
     Healthy("a weak draft", weak, ("llama", "qwen3"), verdicts=("weak-draft",)),
+    Healthy("a draft just begun", begun("embed,layer:0,layer:1", 12), ("llama", "deepseek_v3"), verdicts=("weak-draft", "healthy")),
+    Healthy("a draft just begun, on late states", begun("layer:1,layer:2,layer:3", 6), ("qwen3",), verdicts=("weak-draft", "healthy")),
     Healthy("other chats", other_domain, ("deepseek_v3",), verdicts=("healthy", "weak-draft")),
     Healthy("its own copy of the target's embedding", own_copy_of_the_embedding),
     Healthy("slots in another order, weights with them", unsorted_slots),

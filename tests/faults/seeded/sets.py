@@ -105,11 +105,20 @@ def make_dump(target: Target, folder: Path, chats: Path, out: Path, taps: str = 
 
 def train_draft(target: Target, dump: Path, out: Path, switches: dict[str, bool], steps: int = DRAFT_STEPS, **more: object) -> None:
     """fc starts at random, so that every slot matters; from the usual start the last one would say nearly all."""
-    chosen = {"ttt_steps": 3, "learning_rate": 4e-3, "dtype": "float32", "tokens_per_batch": 1024, "draft_vocab_size": DRAFT_VOCAB}
-    settings = TrainSettings(steps=steps, **{**chosen, **switches, **more})  # type: ignore[arg-type]
-    trainer = Trainer(target, Dump.open(dump), settings, out)
+    trainer = _trainer(target, dump, out, switches, steps, more)
     generator = torch.Generator().manual_seed(1)
     weight = trainer.draft.fc.weight
     with torch.no_grad():
         weight.copy_(torch.randn(weight.shape, generator=generator) * weight.shape[1] ** -0.5)
     trainer.run()
+
+
+def begin_draft(target: Target, dump: Path, out: Path, switches: dict[str, bool], steps: int) -> None:
+    """A draft that was hardly trained, from the usual start: it passes states on to the head."""
+    _trainer(target, dump, out, switches, steps, {}).run()
+
+
+def _trainer(target: Target, dump: Path, out: Path, switches: dict[str, bool], steps: int, more: dict[str, object]) -> Trainer:
+    chosen = {"ttt_steps": 3, "learning_rate": 4e-3, "dtype": "float32", "tokens_per_batch": 1024, "draft_vocab_size": DRAFT_VOCAB}
+    settings = TrainSettings(steps=steps, **{**chosen, **switches, **more})  # type: ignore[arg-type]
+    return Trainer(target, Dump.open(dump), settings, out)

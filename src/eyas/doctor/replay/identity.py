@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from eyas.capture.trace import Trace, check_identity, compare_traces
+from eyas.capture.trace import Trace, compare_target, compare_traces
 from eyas.doctor.catalog import CATALOG
 from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, percent, ruled_out, untestable
 from eyas.errors import UserError, WiringError
+from eyas.targets.target import Target
 
 if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
 
 _TRAIN = "train the draft on dumps of the target as it is now, or serve the target that it was trained on"
+_CAPTURE = "give the dump that was captured from this target, or capture again: eyas capture"
 _WEIGHED = 0.93
 
 
@@ -24,32 +26,43 @@ def check_target(exam: Examination) -> Outcome:
     target = exam.loaded_target
     assert target is not None
     faults, said = [], []
+    same: dict[str, bool] = {}
     for name, trace in read_traces(exam).items():
         if isinstance(trace, str):
             faults.append(Fault("files-mixed", name, (Evidence(f"the {name}'s trace cannot be read: {trace}"),), "copy it again", 0.5))
             continue
-        try:
-            report = check_identity(target, trace, f"the {name}")
-        except WiringError as error:
-            text = f"the target is not the one that the {name} was made on: {' '.join(str(error).split())}"
-            faults.append(Fault("target-changed", "target", (Evidence(text),), _TRAIN, _WEIGHED, covers=_FOLLOWS))
-            continue
-        if report.same:
-            said.append(f"as far as the {name}'s trace tells, the target is the same: {report.text()}")
+        words, numbers, covers = _compared(target, trace)
+        same[name] = words is None
+        if words is None:
+            said.append(f"as far as the {name}'s trace tells, the target is the same: {numbers['text']}")
+        elif name == "dump" and same.get("draft"):  # then it is not the target that changed
+            text = f"the dump was made on another model than this target, which is the draft's: {words}"
+            faults.append(Fault("other-target", "dump", (Evidence(text, numbers),), _CAPTURE, _WEIGHED, covers=_OF_OTHER_DUMP))
         else:
-            text = f"the target is not the one that the {name} was made on: {report.text()}"
-            numbers = {"distance": report.distance, "allowed": report.allowed, "top1_agreement": report.top1_agreement}
-            covers = _FOLLOWS if report.top1_agreement >= _BEYOND else (*_FOLLOWS, *_REPLAYED)
+            text = f"the target is not the one that the {name} was made on: {words}"
             faults.append(Fault("target-changed", "target", (Evidence(text, numbers),), _TRAIN, _WEIGHED, covers=covers))
     if faults:
         return confirmed(*faults)
     return ruled_out("; ".join(said)) if said else untestable("neither draft nor dump bring a trace")
 
 
+def _compared(target: Target, trace: Trace) -> tuple[str | None, dict[str, Any], tuple[str, ...]]:
+    """What differs, None if nothing does; the numbers; and what only follows from it."""
+    try:
+        report = compare_target(target, trace)
+    except WiringError as error:  # not even its sizes are the same
+        return " ".join(str(error).split()), {}, (*_FOLLOWS, *_REPLAYED)
+    if report.same:
+        return None, {"text": report.text()}, ()
+    numbers = {"distance": report.distance, "allowed": report.allowed, "top1_agreement": report.top1_agreement}
+    return report.text(), numbers, _FOLLOWS if report.top1_agreement >= _BEYOND else (*_FOLLOWS, *_REPLAYED)
+
+
 _BEYOND = 0.3  # of the next tokens that must still be the same, or nothing that a replay shows is the draft's own fault
 # What a changed target makes look wrong, and what says less than the trace does.
 _FOLLOWS = ("draft-stale", "dump-other-rows", "text-foreign", "teacher-layer", "head-foreign", "embedding-foreign", "label-shift")
 _REPLAYED = tuple(code for code, row in CATALOG.items() if row.kind in "ABCDEFGM")
+_OF_OTHER_DUMP = (*_FOLLOWS, "dump-wiring", "target-changed", *(code for code, row in CATALOG.items() if row.kind == "M"))
 
 
 def read_traces(exam: Examination) -> dict[str, Trace | str]:

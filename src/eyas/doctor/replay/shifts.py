@@ -11,21 +11,30 @@ from typing import TYPE_CHECKING
 import torch
 
 from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, percent, ruled_out
+from eyas.doctor.replay.bench import Bench
 from eyas.doctor.replay.measuring import compare, measure
 from eyas.doctor.replay.trial import LEARNT, Option, bench_of, is_proven, try_options, unmended, weight_of
 from eyas.draft.model import Eagle3Draft
+from eyas.evaluate.infer.evidence import Batch
+from eyas.evaluate.infer.lens import lens_accuracy
+from eyas.evaluate.infer.measure import p_value
 
 if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
 
 # A state or token from further on can help a draft that never saw it in training: only a collapse in its own place speaks for a shift.
 _FACTOR = 1.6
+_RARER = 0.01
+_FORESEEN, _REPEATED = 0.25, 0.85  # of the rows
 _TRAIN_AGAIN = "the draft was trained on shifted rows: capture again with Eyas, or import the dump with the right convention, and train"
 
 
 def try_pairs(exam: Examination) -> Outcome:
-    subject = bench_of(exam).subject
+    """A state or token of a later position knows the answer: what a draft makes of it counts only if it is not worse than that itself."""
+    bench = bench_of(exam)
+    subject = bench.subject
     moves = [(shift, 0) for shift in (-2, -1, 1, 2)] + [(0, ahead) for ahead in (-2, -1, 1)] + [(1, -1), (-1, 1), (1, 1)]
+    moves = [(shift, ahead) for shift, ahead in moves if not _gives_away(bench, subject.shift + shift, subject.ahead + ahead)]
     options = []
     for shift, ahead in moves:
         words = [f"the state of {abs(shift)} position{'s' if abs(shift) > 1 else ''} {'before' if shift > 0 else 'after'}"] if shift else []
@@ -37,15 +46,34 @@ def try_pairs(exam: Examination) -> Outcome:
     return try_options(exam, "pair-shift", options, factor=_FACTOR)
 
 
+def _gives_away(bench: Bench, shift: int, ahead: int) -> bool:
+    """Whether the draft, fed so, is right more rarely than the states and the token that it reads there are by themselves."""
+    if shift >= 0 and ahead <= 0:
+        return False
+    moved = dataclasses.replace(bench.subject, shift=shift, ahead=ahead)
+    told = [batch.label_BR == _tokens_of(batch, 1 + ahead) for batch in bench.evidence.first]
+    known_N = torch.cat([hits_BR[batch.valid_BR] for hits_BR, batch in zip(told, bench.evidence.first, strict=True)])
+    if shift < 0:
+        places = [bench.evidence.taps.index(tap) for tap in moved.taps]
+        seen_N = lens_accuracy(bench.target, bench.evidence.first, places, shift)
+        known_N = known_N if int(known_N.sum()) > int(seen_N.sum()) else seen_N
+    hits_N = bench.results(moved)[0].hits
+    return int(hits_N.sum()) < int(known_N.sum()) and p_value(known_N, hits_N) <= _RARER
+
+
 def try_labels(exam: Examination) -> Outcome:
-    """Nothing can be mended here: a draft that says the token of another position was taught so."""
+    """Nothing can be mended here: a draft that says the token of another position was taught so.
+
+    Not if it merely repeats what it reads, as one that was hardly trained does: one that was taught to do that does it always.
+    """
     bench = bench_of(exam)
     result = bench.results(bench.subject)[0]
     said_N = bench.subject.ids[result.rows]
     shares = {offset: float((said_N == _tokens_at(exam, 2 + offset)).float().mean()) for offset in (-2, -1, 1, 2)}
     best = max(shares, key=lambda offset: shares[offset])
     numbers = {"own": result.accuracy, **{f"offset {offset:+d}": share for offset, share in shares.items()}}
-    if shares[best] > 0.25 and shares[best] > 1.6 * result.accuracy:
+    least = _REPEATED if best < 0 else _FORESEEN
+    if shares[best] > least and shares[best] > _FACTOR * result.accuracy:
         own = percent(result.accuracy)
         text = f"it says the token {best:+d} from the one it should on {percent(shares[best])} of the rows, the right one on {own}"
         return confirmed(Fault("label-shift", "draft", (Evidence(text, numbers),), _TRAIN_AGAIN, 0.9, shadow=unmended(exam)))
@@ -54,13 +82,15 @@ def try_labels(exam: Examination) -> Outcome:
 
 def _tokens_at(exam: Examination, offset: int) -> torch.Tensor:
     """The text's token at row + offset [N]; -1 where there is none."""
-    found = []
-    for batch in bench_of(exam).evidence.first:
-        at_BR = batch.row_BR + offset
-        last = batch.token_BT.shape[1] - 1
-        token_BR = batch.token_BT.gather(1, at_BR.clamp(0, last))
-        found.append(torch.where(at_BR <= last, token_BR, -1)[batch.valid_BR])
-    return torch.cat(found)
+    batches = bench_of(exam).evidence.first
+    return torch.cat([_tokens_of(batch, offset)[batch.valid_BR] for batch in batches])
+
+
+def _tokens_of(batch: Batch, offset: int) -> torch.Tensor:
+    """[B, R]."""
+    at_BR = batch.row_BR + offset
+    last = batch.token_BT.shape[1] - 1
+    return torch.where(at_BR <= last, batch.token_BT.gather(1, at_BR.clamp(0, last)), -1)
 
 
 _LEAKED = 0.1  # in accuracy, at least

@@ -69,7 +69,7 @@ def try_options(
     good = [option for option in hopeful if tried[option.what].decisive(suspected, trained=trained, proven=proven[option.what])]
     good = [option for option in good if tried[option.what].after >= max(least, factor * tried[option.what].before)]
     if not suspected and _lost_parts(exam):  # with such a part missing, many a change that nobody made does the rest some good
-        good = [option for option in good if _beats_pairs(exam, tried[option.what].after)]
+        good = [option for option in good if beats_pairs(exam, tried[option.what].after)]
     figures = {what: round(item.after, 4) for what, item in tried.items()}
     if not good:
         share = percent(before[step].accuracy)
@@ -119,13 +119,14 @@ def _screened(bench: Bench, options: Sequence[Option], step: int) -> list[Option
 
 def well_trained(exam: Examination, accuracy: float) -> bool:
     """Whether the draft beats a table of which token follows which by more than a little: a weak one may gain by any change."""
-    return _beats_pairs(exam, accuracy - _TRAINED)
+    return beats_pairs(exam, accuracy - _TRAINED)
 
 
 def is_proven(exam: Examination, accuracy: float) -> bool:
     """Whether such an accuracy shows what the draft was trained for: on texts that were made up for want of others, few show it."""
-    return exam.measured.get("texts_from") != MADE_UP or _beats_pairs(exam, accuracy)
+    return exam.measured.get("texts_from") != MADE_UP or beats_pairs(exam, accuracy)
 
 
-def _beats_pairs(exam: Examination, accuracy: float) -> bool:
+def beats_pairs(exam: Examination, accuracy: float) -> bool:
+    """Whether this is more than a table of which token follows which gives, for which no draft is needed."""
     return accuracy >= float(exam.measured.get("pair_table_accuracy", 1.0))

@@ -20,7 +20,7 @@ from eyas.doctor.noise import untrained_parts
 from eyas.doctor.replay.bench import Bench
 from eyas.doctor.replay.measuring import compare
 from eyas.doctor.replay.subject import Subject
-from eyas.doctor.replay.trial import bench_of, unmended
+from eyas.doctor.replay.trial import beats_pairs, bench_of, unmended
 
 if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
@@ -53,7 +53,7 @@ def try_parts(exam: Examination) -> Outcome:
         parts = [str(item.numbers["tensor"]) for item in found]
         covers += _only_blunted(bench, bench.given.having({name: torch.zeros_like(bench.given.tensors[name]) for name in parts}))
         return confirmed(Fault("weights-untrained", "draft", tuple(found), _RESTORE, 0.91, covers=covers))
-    return _harmful(bench) or ruled_out(_acquitted(names))
+    return _harmful(exam, bench) or ruled_out(_acquitted(names))
 
 
 def _acquitted(names: list[str]) -> str:
@@ -63,12 +63,18 @@ def _acquitted(names: list[str]) -> str:
     return f"{noise}; and every branch of the layer helps, or does little harm"
 
 
-def _harmful(bench: Bench) -> Outcome | None:
-    """The branch without which the draft is the best, if it is far better than with it."""
+def _harmful(exam: Examination, bench: Bench) -> Outcome | None:
+    """The branch without which the draft is the best, if it is far better than with it.
+
+    A draft that was hardly trained, or is fed what it does not know, is better without much that it has, and still no better than a
+    table of which token follows which.
+    """
     before = bench.results(bench.subject)[0]
     won = {words: compare(bench.results(other)[0], before) for words, other in _branches(bench.subject).items()}
     best = max(won, key=lambda words: won[words].after)
     if won[best].gain < max(_HARM, 0.2 * before.accuracy) or won[best].z < _HARM_SIGMAS or won[best].p > _HARM_CHANCE:
+        return None
+    if not beats_pairs(exam, won[best].after):
         return None
     text = f"without {best} it is right on {percent(won[best].after)} of {len(before.hits)} rows, with it on {percent(won[best].before)}"
     text += ": something in there is not what the rest was trained with"
