@@ -55,16 +55,16 @@ def test_a_weak_draft_that_passes_later_states_on_is_not_said_to_be_shifted(targ
 
     none = torch.zeros(0, dtype=torch.bool)
     rows = torch.arange(3000)
-    own, later = rows % 10 == 0, rows % 3 == 0
+    own, later = rows % 10 == 0, rows % 5 != 0
 
     def measured(draft: object, evidence: object, hypothesis: hypotheses.Hypothesis, batches: object) -> Hits:
         return Hits(later if hypothesis.shift == -1 else own & (rows % 20 == 0) if hypothesis.shift else own, none, torch.zeros(3000))
 
     monkeypatch.setattr(hypotheses, "measure", measured)
-    monkeypatch.setattr(hypotheses, "lens_accuracy", lambda *arguments: rows % 3 == 1)
+    monkeypatch.setattr(hypotheses, "lens_accuracy", lambda *arguments: rows % 5 != 1)
     passed_on = hypotheses._judge_shift(target, None, evidence, evidence.taps[:2])  # type: ignore[arg-type]
     assert (passed_on.best, passed_on.decided) == (0, False)
-    assert passed_on.accuracies["-1 by the states alone"] == pytest.approx(1 / 3)
+    assert passed_on.accuracies["-1 by the states alone"] == pytest.approx(4 / 5)
     monkeypatch.setattr(hypotheses, "lens_accuracy", lambda *arguments: rows % 9 == 0)
     trained = hypotheses._judge_shift(target, None, evidence, evidence.taps[:2])  # type: ignore[arg-type]
     assert (trained.best, trained.decided) == (-1, True)

@@ -9,6 +9,7 @@ from eyas.doctor.hypothesis import Finding, Tested, Verdict, percent
 
 _LEAST = 0.35  # first-token accuracy below which a draft that is wired right is called weak
 _SERVING = ("lossy", "served-below")  # what must have been tested of a server before it is called healthy
+_UNPROVEN = 0.5  # of such a table's accuracy, below which no wiring is proved
 _OVER_PAIRS = 0.05  # and by so much it must beat a mere table of which token follows which
 
 
@@ -48,7 +49,7 @@ def summary_of(exam: Examination, verdict: Verdict, findings: Sequence[Finding],
             words = f" With the fixes: {percent(before)} -> {percent(accuracy)}."
         return "; ".join(f"{item.title} ({item.subject})" for item in findings[:3]) + "." + words
     table = exam.measured.get("pair_table_accuracy", 0.0)
-    if verdict == "weak-draft" and accuracy is not None and accuracy < table:
+    if verdict == "weak-draft" and accuracy is not None and accuracy < _UNPROVEN * table:
         words = f"It is right on {percent(accuracy)} of the rows, and a mere table of which token follows which on {percent(table)}"
         return f"Weak: nothing wrong was seen, but it predicts too little for a replay to prove how it is wired. {words}. Train it longer."
     if verdict == "weak-draft":

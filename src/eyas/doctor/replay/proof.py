@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eyas.doctor.hypothesis import Fault, percent
-from eyas.doctor.replay.trial import beats_pairs
+from eyas.doctor.replay.trial import proves_nothing
 
 if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
@@ -15,8 +15,8 @@ _PARTS = "weights-untrained"
 
 
 def withdraw_unproven(exam: Examination, bench: Bench, late: list[Fault]) -> tuple[list[Fault], str]:
-    """Take back all changes if nothing but the replay speaks for a fault, and with all of them the draft is no better than a table of
-    which token follows which. Another fault, such as a wrong teacher, may be what keeps it there: then they stand.
+    """Take back all changes if nothing but the replay speaks for a fault, and with all of them the draft is far below a table of which
+    token follows which. Another fault, such as a wrong teacher, may be what keeps it there: then they stand.
 
     Args:
         late: faults that were found on the draft as it was mended; of these, parts that do harm speak for nothing else.
@@ -27,7 +27,7 @@ def withdraw_unproven(exam: Examination, bench: Bench, late: list[Fault]) -> tup
     mended = [fault for fault, _, _ in bench.steps]
     unproven = mended + [fault for fault in late if fault.code == _PARTS]
     others = [fault for fault in exam.faults if all(fault is not one for one in unproven)]
-    if not mended or others or beats_pairs(exam, accuracy):
+    if not mended or others or not proves_nothing(exam, accuracy):
         return [], ""
     bench.subject = bench.given
     bench.note()

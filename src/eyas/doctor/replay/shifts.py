@@ -16,7 +16,7 @@ from eyas.doctor.replay.measuring import compare, measure
 from eyas.doctor.replay.trial import LEARNT, Option, bench_of, is_proven, try_options, unmended, weight_of
 from eyas.draft.model import Eagle3Draft
 from eyas.evaluate.infer.evidence import Batch
-from eyas.evaluate.infer.lens import lens_accuracy
+from eyas.evaluate.infer.lens import TRAINED_ON_LATER, lens_accuracy
 from eyas.evaluate.infer.measure import p_value
 
 if TYPE_CHECKING:
@@ -47,18 +47,22 @@ def try_pairs(exam: Examination) -> Outcome:
 
 
 def _gives_away(bench: Bench, shift: int, ahead: int) -> bool:
-    """Whether the draft, fed so, is right more rarely than the states and the token that it reads there are by themselves."""
+    """Whether the draft, fed so, makes too little of an answer that it sees to have been trained on it: it is right more rarely than
+    the states and the token that it reads there are by themselves, or not nearly always.
+    """
     if shift >= 0 and ahead <= 0:
         return False
     moved = dataclasses.replace(bench.subject, shift=shift, ahead=ahead)
+    result = bench.results(moved)[0]
+    if result.accuracy < TRAINED_ON_LATER:
+        return True
     told = [batch.label_BR == _tokens_of(batch, 1 + ahead) for batch in bench.evidence.first]
     known_N = torch.cat([hits_BR[batch.valid_BR] for hits_BR, batch in zip(told, bench.evidence.first, strict=True)])
     if shift < 0:
         places = [bench.evidence.taps.index(tap) for tap in moved.taps]
         seen_N = lens_accuracy(bench.target, bench.evidence.first, places, shift)
         known_N = known_N if int(known_N.sum()) > int(seen_N.sum()) else seen_N
-    hits_N = bench.results(moved)[0].hits
-    return int(hits_N.sum()) < int(known_N.sum()) and p_value(known_N, hits_N) <= _RARER
+    return int(result.hits.sum()) < int(known_N.sum()) and p_value(known_N, result.hits) <= _RARER
 
 
 def try_labels(exam: Examination) -> Outcome:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 LEARNT = 0.5  # of step 0's accuracy: a later step below it was never trained, whatever is tried
 _TRAINED = 0.05  # in accuracy
+_BELOW = 0.5  # of what a table of which token follows which gives
 _PROMISING = 0.002  # nats on the search rows: no more rows are spent on what gains less there
 
 _BREAKS = tuple(code for code, row in CATALOG.items() if row.kind in "CFG" or code in ("weights-untrained", "weights-not-finite"))
@@ -69,7 +70,7 @@ def try_options(
     good = [option for option in hopeful if tried[option.what].decisive(suspected, trained=trained, proven=proven[option.what])]
     good = [option for option in good if tried[option.what].after >= max(least, factor * tried[option.what].before)]
     if not suspected and _lost_parts(exam):  # with such a part missing, many a change that nobody made does the rest some good
-        good = [option for option in good if beats_pairs(exam, tried[option.what].after)]
+        good = [option for option in good if _beats_pairs(exam, tried[option.what].after)]
     figures = {what: round(item.after, 4) for what, item in tried.items()}
     if not good:
         share = percent(before[step].accuracy)
@@ -119,14 +120,19 @@ def _screened(bench: Bench, options: Sequence[Option], step: int) -> list[Option
 
 def well_trained(exam: Examination, accuracy: float) -> bool:
     """Whether the draft beats a table of which token follows which by more than a little: a weak one may gain by any change."""
-    return beats_pairs(exam, accuracy - _TRAINED)
+    return _beats_pairs(exam, accuracy - _TRAINED)
 
 
 def is_proven(exam: Examination, accuracy: float) -> bool:
     """Whether such an accuracy shows what the draft was trained for: on texts that were made up for want of others, few show it."""
-    return exam.measured.get("texts_from") != MADE_UP or beats_pairs(exam, accuracy)
+    return exam.measured.get("texts_from") != MADE_UP or _beats_pairs(exam, accuracy)
 
 
-def beats_pairs(exam: Examination, accuracy: float) -> bool:
+def proves_nothing(exam: Examination, accuracy: float) -> bool:
+    """Whether it is so far below that table that a draft reaches it whatever it was trained for."""
+    return accuracy < _BELOW * float(exam.measured.get("pair_table_accuracy", 0.0))
+
+
+def _beats_pairs(exam: Examination, accuracy: float) -> bool:
     """Whether this is more than a table of which token follows which gives, for which no draft is needed."""
     return accuracy >= float(exam.measured.get("pair_table_accuracy", 1.0))

@@ -20,7 +20,7 @@ from eyas.doctor.noise import untrained_parts
 from eyas.doctor.replay.bench import Bench
 from eyas.doctor.replay.measuring import compare
 from eyas.doctor.replay.subject import Subject
-from eyas.doctor.replay.trial import beats_pairs, bench_of, unmended
+from eyas.doctor.replay.trial import bench_of, proves_nothing, unmended
 
 if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
@@ -66,7 +66,7 @@ def _acquitted(names: list[str]) -> str:
 def _harmful(exam: Examination, bench: Bench) -> Outcome | None:
     """The branch without which the draft is the best, if it is far better than with it.
 
-    A draft that was hardly trained, or is fed what it does not know, is better without much that it has, and still no better than a
+    A draft that was hardly trained, or is fed what it does not know, is better without much that it has, and still far below a
     table of which token follows which.
     """
     before = bench.results(bench.subject)[0]
@@ -74,7 +74,7 @@ def _harmful(exam: Examination, bench: Bench) -> Outcome | None:
     best = max(won, key=lambda words: won[words].after)
     if won[best].gain < max(_HARM, 0.2 * before.accuracy) or won[best].z < _HARM_SIGMAS or won[best].p > _HARM_CHANCE:
         return None
-    if not beats_pairs(exam, won[best].after):
+    if proves_nothing(exam, won[best].after):
         return None
     text = f"without {best} it is right on {percent(won[best].after)} of {len(before.hits)} rows, with it on {percent(won[best].before)}"
     text += ": something in there is not what the rest was trained with"

@@ -14,7 +14,7 @@ import torch
 
 from eyas.draft.model import Eagle3Draft
 from eyas.evaluate.infer.evidence import MIN_ROWS, Evidence
-from eyas.evaluate.infer.lens import lens_accuracy
+from eyas.evaluate.infer.lens import TRAINED_ON_LATER, lens_accuracy
 from eyas.evaluate.infer.measure import SIGNIFICANT, Hypothesis, measure, p_value, variant
 from eyas.taps import Tap
 from eyas.targets.target import Target
@@ -92,7 +92,8 @@ def _judge_shift(target: Target, draft: Eagle3Draft, evidence: Evidence, taps: t
     if found.best >= 0:
         return found
     lens = lens_accuracy(target, evidence.first, [evidence.taps.index(tap) for tap in taps], found.best)
-    if p_value(hits(found.best), lens) <= SIGNIFICANT:
+    seen = hits(found.best)
+    if float(seen.float().mean()) >= TRAINED_ON_LATER and p_value(seen, lens) <= SIGNIFICANT:
         return found
     known = {f"{found.best} by the states alone": float(lens.float().mean())}
     return replace(found, best=0, decided=False, accuracies=found.accuracies | known)
