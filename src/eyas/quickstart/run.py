@@ -52,6 +52,7 @@ RECORD = "quickstart.json"
 OWN, SHIPPED = "trained just now", "trained for longer"
 _SHOWN_PROMPT = "Explain in a few sentences why the sky is blue."
 _SHOWN_TOKENS = 72
+_SHARD_BYTES = 32 << 20  # a killed capture goes on behind its last whole shard
 _PROBED_ANSWERS = 24  # enough to see an answer that is not the target's
 
 
@@ -206,7 +207,8 @@ class _Quickstart:
         return {"chats": len(chats), "answered_now": len(questions), "answer_tokens": tokens, "own_share": share}
 
     def _capture(self) -> dict[str, Any]:
-        settings = CaptureSettings(taps=self.recipe.parsed_taps, command=f"eyas quickstart --minutes {self.recipe.minutes:g}")
+        command = f"eyas quickstart --minutes {self.recipe.minutes:g}"
+        settings = CaptureSettings(taps=self.recipe.parsed_taps, shard_bytes=_SHARD_BYTES, command=command)
         return capture_to_dump(self.target, read_corpus(self.prepared, str(self.target_folder)), settings, self.dump).to_json()
 
     def _train(self) -> dict[str, Any]:
