@@ -233,8 +233,8 @@ def damage(folder: Path, change) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: t.pop("lm_head.weight"), "missing \\['lm_head.weight'\\]"),
-        (lambda t: t.update(spare=torch.zeros(1)), "unread \\['spare'\\]"),
+        (lambda t: t.pop("lm_head.weight"), "missing lm_head.weight"),
+        (lambda t: t.update(spare=torch.zeros(1)), "unread spare"),
         (lambda t: t.update({"fc.weight": torch.zeros(3, 3)}), "another shape"),
         (lambda t: t["norm.weight"].fill_(float("nan")), "NaN"),
         (lambda t: t["d2t"].copy_(torch.arange(0, 80, 2)), "t2d marks other"),

@@ -23,11 +23,11 @@ def copy(tmp_path: Path) -> Path:
     [
         (lambda t: t["midlayer.hidden_norm.weight"].fill_(float("nan")), r"midlayer\.hidden_norm\.weight holds NaN"),
         (lambda t: t["lm_head.weight"][3, 4:5].fill_(float("inf")), r"lm_head\.weight holds NaN or infinity"),
-        (lambda t: t.pop("midlayer.self_attn.v_proj.weight"), r"missing \['midlayer.self_attn.v_proj.weight'\]"),
+        (lambda t: t.pop("midlayer.self_attn.v_proj.weight"), r"missing midlayer.self_attn.v_proj.weight"),
         (lambda t: t.pop("lm_head.weight"), r"lm_head\.weight is missing"),
         (lambda t: t.pop("d2t"), "d2t is missing"),
         (lambda t: t.pop("fc.weight"), r"no fc\.weight"),
-        (lambda t: t.update(surprise=torch.zeros(3)), r"not read \['surprise'\]"),
+        (lambda t: t.update(surprise=torch.zeros(3)), r"not read surprise"),
         (lambda t: t.update({"model.fc.weight": t["fc.weight"].clone()}), "model.fc.weight"),
         (lambda t: t.update({"midlayer.mlp.experts.0.up_proj.weight": torch.zeros(3)}), "experts cannot be carried"),
         (lambda t: t.update({"layers.1.mlp.up_proj.weight": torch.zeros(3)}), "several layers cannot be carried"),

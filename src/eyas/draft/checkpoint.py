@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from eyas.draft.config import DraftConfig
 from eyas.draft.model import Eagle3Draft
-from eyas.errors import UserError
+from eyas.errors import UserError, in_words
 from eyas.files import atomic_folder, metadata_of, read_json, sha256_text, write_json
 from eyas.targets.target import Target
 from eyas.wiring import WIRING_HASH, Wiring, require_match
@@ -221,7 +221,7 @@ def _read_tensors(config: DraftConfig, folder: Path) -> dict[str, torch.Tensor]:
     if missing or spare:
         raise UserError(
             f"{path} does not fit its config.json",
-            got=f"missing {missing}, unread {spare}",
+            got=f"missing {in_words(missing)}; unread {in_words(spare)}",
             remedy="use the config.json that was saved with these weights",
         )
     for name, shape in wanted.items():

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from transformers import LlamaConfig
 
-from eyas.errors import UserError
+from eyas.errors import UserError, in_words
 
 FORMAT = 2  # format 1 knew Llama-style heads that share the target's embedding only
 LmHeadSource = Literal["draft", "embedding", "target"]
@@ -220,7 +220,9 @@ def _refuse_other_keys(cls: Any, value: Mapping[str, Any], where: str, without: 
     fields = {item.name: str(item.type) for item in dataclasses.fields(cls) if item.name not in without}
     unknown, missing = sorted(set(value) - set(fields)), sorted(set(fields) - set(value))
     if unknown or missing:
-        raise UserError(f"{where}: unknown or missing keys", got=f"unknown {unknown}, missing {missing}", allowed=sorted(fields))
+        raise UserError(
+            f"{where}: unknown or missing keys", got=f"unknown {in_words(unknown)}; missing {in_words(missing)}", allowed=sorted(fields)
+        )
     for name, kind in fields.items():
         part = value[name]
         allowed = _KINDS.get(kind)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eyas.engines.rows import HeadKind
-from eyas.errors import UserError
+from eyas.errors import UserError, in_words
 from eyas.files import read_json
 
 # What a draft may need of an engine. The rows of the tables say which of these each version honours.
@@ -62,7 +62,7 @@ class DraftFacts:
         if "eyas_draft_format" not in config or missing:
             raise UserError(
                 f"{path} is not the config of an Eyas draft",
-                got=f"missing {missing}" if missing else "no eyas_draft_format",
+                got=f"missing {in_words(missing)}" if missing else "no eyas_draft_format",
                 remedy="a draft of another project goes through eyas import first",
             )
         wrong = _wrong(config)

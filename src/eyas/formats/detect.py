@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from eyas.errors import UserError
+from eyas.errors import UserError, in_words
 from eyas.formats.base import architectures_of
 from eyas.formats.safe import Foreign
 from eyas.formats.tensors import unwrapped
@@ -30,7 +30,7 @@ def detect(foreign: Foreign) -> tuple[str, str]:
         return "modelopt", "keys below layers.0., and no other project's marks"
     raise UserError(
         f"{foreign.folder}: whose checkpoint this is cannot be told",
-        got=f"architectures {sorted(names)}, keys such as {sorted(foreign.tensors)[:3]}",
+        got=f"architectures {in_words(sorted(names))}; keys such as {in_words(sorted(foreign.tensors)[:3])}",
         remedy="name the project with --from; a draft of another kind than EAGLE-3 is not read",
     )
 

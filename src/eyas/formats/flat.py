@@ -245,7 +245,7 @@ def _read_widths(reading: Reading, source: Source) -> None:
     if fc is None or len(fc) != 2:
         raise UserError(
             f"{source.where}: the weights have no fc.weight, so this is no EAGLE-3 draft",
-            got=f"{sorted(shapes)[:4]}" if (shapes := source.shapes) else "no tensors",
+            got=sorted(source.shapes)[:4] or "no tensors",
             remedy="if another project wrote it, name that one with --from",
         )
     if not _whole(width) or fc[1] % width != 0:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from eyas.errors import UserError
+from eyas.errors import UserError, in_words
 from eyas.files import read_json
 
 CONFIG = "config.json"
@@ -131,7 +131,7 @@ def _check_shard(path: Path, found: set[str], listed: set[str]) -> None:
     if found != listed:
         raise UserError(
             f"{path} does not hold what the index says",
-            got=f"missing {sorted(listed - found)[:5]}, not listed {sorted(found - listed)[:5]}",
+            got=f"missing {in_words(sorted(listed - found)[:5])}; not listed {in_words(sorted(found - listed)[:5])}",
             remedy="files of two checkpoints were mixed, or a shard was not copied: copy the folder again, whole",
         )
 

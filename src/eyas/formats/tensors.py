@@ -10,7 +10,7 @@ import torch
 
 from eyas.draft.checkpoint import wanted_shapes
 from eyas.draft.config import DraftConfig
-from eyas.errors import UserError
+from eyas.errors import UserError, in_words
 from eyas.formats.base import HEAD_KEYS, Format
 from eyas.formats.safe import Foreign, load_pickled
 
@@ -117,7 +117,9 @@ def check_tensors(
     spare = sorted(origins.get(name, name) for name in set(tensors) - set(wanted))
     if missing or spare:
         raise UserError(
-            f"{foreign.folder}: the weights do not fit config.json", got=f"missing {missing}, not read {spare}", remedy=_why(spare)
+            f"{foreign.folder}: the weights do not fit config.json",
+            got=f"missing {in_words(missing)}; not read {in_words(spare)}",
+            remedy=_why(spare),
         )
     for name, shape in wanted.items():
         tensor, key = tensors[name], origins.get(name, name)

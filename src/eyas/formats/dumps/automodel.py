@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from eyas.errors import UserError
+from eyas.errors import UserError, in_words
 from eyas.formats.dumps.files import files_below, get_tensor, split_slots
 from eyas.formats.dumps.sample import DumpFormat, ForeignSample
 from eyas.formats.flat import size_of
@@ -69,7 +69,9 @@ def _read(path: Path) -> Iterator[ForeignSample]:
             raise UserError(f"{path}: {key} must be rows of whole numbers", got=f"{tensor.dtype} {list(tensor.shape)}")
     shapes = {tuple(tensor.shape) for tensor in (tokens_nS, mask_nS, length_nS)}
     if len(shapes) != 1 or states_nSW.ndim != 3 or tuple(states_nSW.shape[:2]) not in shapes or states_nSW.shape[2] % len(ids):
-        raise UserError(f"{path}: the fields have shapes that do not fit", got=f"{sorted(shapes)}, states {list(states_nSW.shape)}")
+        raise UserError(
+            f"{path}: the fields have shapes that do not fit", got=f"{in_words(sorted(shapes))}, states {list(states_nSW.shape)}"
+        )
     for number in range(len(tokens_nS)):
         length = int(length_nS[number].sum())
         if length < 1 or not bool(length_nS[number, :length].all()):
