@@ -282,7 +282,7 @@ def test_warm_start_acts_like_the_last_layer(tiny_targets, fast: bool) -> None:
     torch.nn.init.zeros_(draft.fc.weight)
     draft.fc.weight.data[:, -target.hidden_size :] = torch.eye(target.hidden_size)
     draft.to(target.dtype)
-    ids = torch.randint(4, 500, (1, 24))
+    ids = torch.randint(4, 500, (8, 24), generator=torch.Generator().manual_seed(0))  # few rows stray by chance in bf16
     with torch.no_grad():
         output = target.model(ids, output_hidden_states=True)
         states = torch.cat([output.hidden_states[0], output.hidden_states[target.num_layers - 1]], dim=-1)
