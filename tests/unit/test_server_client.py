@@ -192,9 +192,7 @@ def test_a_model_that_is_named_and_not_there(raw, capsys):
     assert "The model m does not exist" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("target", "asked"), [("/models/two", "two"), ("org/3", "three"), ("/models/four", "one"), (None, "one")]
-)
+@pytest.mark.parametrize(("target", "asked"), [("/models/two", "two"), ("org/3", "three"), ("/models/four", "one"), (None, "one")])
 def test_of_several_models_the_target_is_asked(raw, target, asked):
     models = [{"id": "one"}, {"id": "two"}, {"id": "three", "root": "org/3"}]
     server, notes = raw(lambda request: http(json.dumps({"data": models}).encode())), list[str]()
