@@ -9,7 +9,7 @@ from eyas.doctor.hypothesis import Finding, Tested, Verdict, percent
 
 _LEAST = 0.35  # first-token accuracy below which a draft that is wired right is called weak
 _SERVING = ("lossy", "served-below")  # what must have been tested of a server before it is called healthy
-_UNPROVEN = 0.5  # of such a table's accuracy, below which no wiring is proved
+_UNPROVEN = 0.75  # of such a table's accuracy, below which no wiring is proved
 _OVER_PAIRS = 0.05  # and by so much it must beat a mere table of which token follows which
 
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 LEARNT = 0.5  # of step 0's accuracy: a later step below it was never trained, whatever is tried
 _TRAINED = 0.05  # in accuracy
-_BELOW = 0.5  # of what a table of which token follows which gives
 _PROMISING = 0.002  # nats on the search rows: no more rows are spent on what gains less there
 
 _BREAKS = tuple(code for code, row in CATALOG.items() if row.kind in "CFG" or code in ("weights-untrained", "weights-not-finite"))
@@ -128,9 +127,9 @@ def is_proven(exam: Examination, accuracy: float) -> bool:
     return exam.measured.get("texts_from") != MADE_UP or _beats_pairs(exam, accuracy)
 
 
-def proves_nothing(exam: Examination, accuracy: float) -> bool:
-    """Whether it is so far below that table that a draft reaches it whatever it was trained for."""
-    return accuracy < _BELOW * float(exam.measured.get("pair_table_accuracy", 0.0))
+def proves_nothing(exam: Examination, accuracy: float, share: float = 0.75) -> bool:
+    """Whether it is below a share of what a table of which token follows which gives: a draft reaches that whatever it was trained for."""
+    return accuracy < share * float(exam.measured.get("pair_table_accuracy", 0.0))
 
 
 def _beats_pairs(exam: Examination, accuracy: float) -> bool:

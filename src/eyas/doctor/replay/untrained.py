@@ -74,7 +74,7 @@ def _harmful(exam: Examination, bench: Bench) -> Outcome | None:
     best = max(won, key=lambda words: won[words].after)
     if won[best].gain < max(_HARM, 0.2 * before.accuracy) or won[best].z < _HARM_SIGMAS or won[best].p > _HARM_CHANCE:
         return None
-    if proves_nothing(exam, won[best].after):
+    if proves_nothing(exam, won[best].after, share=0.5):
         return None
     text = f"without {best} it is right on {percent(won[best].after)} of {len(before.hits)} rows, with it on {percent(won[best].before)}"
     text += ": something in there is not what the rest was trained with"
