@@ -54,9 +54,10 @@ def examine(exhibits: Exhibits, options: Options) -> tuple[Diagnosis, Examinatio
             if depth == "replay":
                 _prune(exam, tested)
             count = len(exam.faults)
-            _passes(exam, [item for item in here if item.last], tested, started, progress)
-            if depth == "replay":
-                _withdraw(exam, tested, exam.faults[count:])
+            last = [item for item in here if item.last]
+            _passes(exam, last, tested, started, progress)
+            if depth == "replay" and _withdraw(exam, tested, exam.faults[count:]):
+                _passes(exam, last, tested, started, progress)  # once more, on the draft as it came
     findings = merge(joined(exam.faults))
     results = tuple(tested[id(item)] for item in wanted if id(item) in tested)
     verdict = verdict_of(exam, findings, results)
@@ -103,15 +104,17 @@ def _prune(exam: Examination, tested: dict[int, Tested]) -> None:
         _acquit(exam, fault, tested, "with all other fixes it changes nothing: no cause of its own")
 
 
-def _withdraw(exam: Examination, tested: dict[int, Tested], late: list[Fault]) -> None:
+def _withdraw(exam: Examination, tested: dict[int, Tested], late: list[Fault]) -> bool:
+    """Whether what was mended is taken back."""
     bench = vars(exam).get("bench")
     if bench is None:
-        return
+        return False
     from eyas.doctor.replay.proof import withdraw_unproven  # the replay has loaded torch by now
 
     withdrawn, why = withdraw_unproven(exam, bench, late)
     for fault in withdrawn:
         _acquit(exam, fault, tested, why)
+    return bool(withdrawn)
 
 
 def _overrule(exam: Examination, found: Tested, tested: dict[int, Tested]) -> None:

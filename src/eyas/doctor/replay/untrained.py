@@ -37,6 +37,8 @@ _RESTORE = "restore this tensor from the checkpoint that was trained; if there i
 # Behind an fc of noise one choice of states is as good as another, and some are better by chance.
 _LOOKS_LIKE = ("taps-other", "taps-shifted", "slot-order", "map-other", "head-foreign", "norm-placement", "norm-state", "half-order")
 
+_START_AS_NOISE = tuple(f"{name}_proj.weight" for name in ("q", "k", "v", "gate", "up"))  # in any training
+
 
 def try_parts(exam: Examination) -> Outcome:
     """First the matrices that are the target's own, then those that look like noise, then the branches."""
@@ -122,6 +124,9 @@ def _untrained(exam: Examination, bench: Bench, name: str) -> Evidence | None:
     before = bench.results(subject)[0]
     without = compare(bench.results(subject.having({name: torch.zeros_like(tensor)}))[0], before)
     harms = without.z >= 3 and without.gain >= 0
+    far_below = proves_nothing(exam, max(before.accuracy, without.after), share=0.5)
+    if far_below and name.endswith(_START_AS_NOISE):  # in a draft that was hardly trained they still are
+        return None
     # On texts that are strange to a draft its own parts look like noise, and are missed all the same.
     idle = without.gain > _IDLE or max(draws) > _BEATEN
     if not harms and not (idle and before.accuracy < exam.measured.get("pair_table_accuracy", 0.0)):
