@@ -60,3 +60,7 @@ class UserError(Exception):
 
 class WiringError(UserError):
     """Two artefacts disagree on a field that must match; see `wiring.Wiring.diff`."""
+
+
+class WeightsError(UserError):
+    """Weights that are there and cannot be used: damaged, not finite, or other ones than their config asks for."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import broken_engine
 import serving
 from eyas.cli.main import main
 from eyas.doctor.exhibits import Exhibits, Options
@@ -68,12 +69,12 @@ def test_a_healthy_server_is_healthy(serve: Serve, served_set: Path, engine: str
 FAULTS: dict[str, tuple[Wrong, str, str]] = {
     "states of the next layers": (Wrong(taps=parse_taps("layer:1,layer:2,layer:3")), "taps-engine", "layer:1,layer:2,layer:3"),
     "slots in another order": (Wrong(taps=parse_taps("layer:2,layer:0,layer:1")), "slot-order", "layer:2,layer:0,layer:1"),
-    "nothing accepted": (Wrong(engine=serving.proposes_nonsense), "served-below", "1.00 tokens a round"),
-    "every proposal accepted": (Wrong(engine=serving.accepts_everything), "lossy", "not the target's own"),
-    "sampling from another distribution": (Wrong(engine=serving.samples_too_hot), "lossy-sampling", "less likely than what it would"),
-    "refused proposals kept": (Wrong(engine=serving.forgets_nothing), "cache-variant", "after some rounds"),
-    "rows of a batch mixed up": (Wrong(engine=serving.mixes_rows), "batch-variant", "otherwise"),
-    "states of a batch mixed up": (Wrong(engine=serving.mixes_states), "batch-variant", "tokens a round"),
+    "nothing accepted": (Wrong(engine=broken_engine.proposes_nonsense), "served-below", "1.00 tokens a round"),
+    "every proposal accepted": (Wrong(engine=broken_engine.accepts_everything), "lossy", "not the target's own"),
+    "sampling from another distribution": (Wrong(engine=broken_engine.samples_too_hot), "lossy-sampling", "less likely than what it would"),
+    "refused proposals kept": (Wrong(engine=broken_engine.forgets_nothing), "cache-variant", "after some rounds"),
+    "rows of a batch mixed up": (Wrong(engine=broken_engine.mixes_rows), "batch-variant", "otherwise"),
+    "states of a batch mixed up": (Wrong(engine=broken_engine.mixes_states), "batch-variant", "tokens a round"),
     "a cached prompt that lost a token": (Wrong(cached_prompt=True), "cache-variant", "otherwise"),
     "cached states of the draft lost": (Wrong(cached_states=True), "cache-variant", "tokens a round instead of"),
     "the first chunk of a long prompt lost": (Wrong(chunk=512), "cache-variant", "prompts of"),
@@ -99,13 +100,13 @@ def test_another_target_is_told_from_lossy_decoding(serve: Serve, served_set: Pa
 def test_a_server_alone_is_asked_what_it_can_be(serve: Serve, served_set: Path):
     """Without target and draft: against itself, and what its figures look like."""
     data = served_set / "chats.jsonl"
-    found = examine(Exhibits(server=serve(Wrong(engine=serving.proposes_nonsense)).address, data=data), LIVE)[0]
+    found = examine(Exhibits(server=serve(Wrong(engine=broken_engine.proposes_nonsense)).address, data=data), LIVE)[0]
     assert found.verdict == "inconclusive"
     assert judgements(found)["the server's greedy text is not the target's own"] == "ruled out"
     assert judgements(found)["what else is in the server's batch changes a request"] == "ruled out"
     assert found.signature
     assert any("--target" in line for line in found.next_steps)
-    found = examine(Exhibits(server=serve(Wrong(engine=serving.accepts_everything)).address, data=data), LIVE)[0]
+    found = examine(Exhibits(server=serve(Wrong(engine=broken_engine.accepts_everything)).address, data=data), LIVE)[0]
     assert ("lossy", "server") in codes(found)
 
 
@@ -114,7 +115,7 @@ def test_a_server_of_few_words_is_compared_by_text(serve: Serve, served_set: Pat
     assert codes(found) == []
     assert judgements(found)["the server's greedy text is not the target's own"] == "ruled out"
     assert any("compared by text" in note for note in found.notes)
-    found = asked(served_set, serve(Wrong(strict=True, engine=serving.accepts_everything)))
+    found = asked(served_set, serve(Wrong(strict=True, engine=broken_engine.accepts_everything)))
     assert ("lossy", "server") in codes(found)
 
 

@@ -9,7 +9,6 @@ from eyas.doctor.hypothesis import Finding, Tested, Verdict, percent
 
 _LEAST = 0.35  # first-token accuracy below which a draft that is wired right is called weak
 _SERVING = ("lossy", "served-below")  # what must have been tested of a server before it is called healthy
-_UNPROVEN = 0.75  # of such a table's accuracy, below which no wiring is proved
 _OVER_PAIRS = 0.05  # and by so much it must beat a mere table of which token follows which
 
 
@@ -30,6 +29,11 @@ def verdict_of(exam: Examination, findings: Sequence[Finding], tested: Sequence[
     return "weak-draft" if accuracy < max(_LEAST, exam.measured.get("pair_table_accuracy", 0.0) + _OVER_PAIRS) else "healthy"
 
 
+def proves_nothing(exam: Examination, accuracy: float, share: float = 0.75) -> bool:
+    """Whether it is below a share of what a table of which token follows which gives: a draft reaches that whatever it was trained for."""
+    return accuracy < share * float(exam.measured.get("pair_table_accuracy", 0.0))
+
+
 def unserved(exam: Examination, tested: Sequence[Tested]) -> str | None:
     """Why the serving that was given could not be tested; None if it was, or if nothing about it was given."""
     for item in tested:
@@ -48,8 +52,8 @@ def summary_of(exam: Examination, verdict: Verdict, findings: Sequence[Finding],
         if before is not None and accuracy is not None and accuracy > before:
             words = f" With the fixes: {percent(before)} -> {percent(accuracy)}."
         return "; ".join(f"{item.title} ({item.subject})" for item in findings[:3]) + "." + words
-    table = exam.measured.get("pair_table_accuracy", 0.0)
-    if verdict == "weak-draft" and accuracy is not None and accuracy < _UNPROVEN * table:
+    if verdict == "weak-draft" and accuracy is not None and proves_nothing(exam, accuracy):
+        table = exam.measured["pair_table_accuracy"]
         words = f"It is right on {percent(accuracy)} of the rows, and a mere table of which token follows which on {percent(table)}"
         return f"Weak: nothing wrong was seen, but it predicts too little for a replay to prove how it is wired. {words}. Train it longer."
     if verdict == "weak-draft":

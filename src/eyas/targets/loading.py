@@ -22,7 +22,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
-from eyas.errors import UserError
+from eyas.errors import UserError, WeightsError
 from eyas.files import read_json, sha256_text
 from eyas.targets.cpu_linear import can_pack, pack_linears
 from eyas.targets.families import family_of
@@ -164,7 +164,7 @@ def _load_weights(target: str, config: Any, *, dtype: torch.dtype, trust_remote_
             **split,
         )
     except Exception as error:  # made from a config and files that may say anything
-        raise UserError(
+        raise WeightsError(
             f"cannot load the target's weights: {target}",
             got=_first_line(error),
             remedy="copy the folder again; compare file sizes with the source",
@@ -172,7 +172,7 @@ def _load_weights(target: str, config: Any, *, dtype: torch.dtype, trust_remote_
     missing, mismatched = sorted(info["missing_keys"]), sorted(map(str, info["mismatched_keys"]))
     unread = sorted(info["unexpected_keys"])
     if missing or mismatched or unread:
-        raise UserError(
+        raise WeightsError(
             f"the weights of {target} do not fit its config.json",
             got=f"missing {_some(missing)}; unread {_some(unread)}; of another shape {_some(mismatched)}",
             remedy="config.json and weights must come from the same checkpoint",
@@ -213,7 +213,7 @@ def _check_finite(model: Any, target: str) -> None:
     """Raises UserError for weights that are NaN or infinite: every later comparison would be one of NaN with NaN."""
     for name, tensor in model.state_dict().items():
         if tensor.is_floating_point() and not bool(torch.isfinite(own_part(tensor)).all()):
-            raise UserError(
+            raise WeightsError(
                 f"the weights of {target} are not finite",
                 got=f"NaN or infinity in {name}",
                 remedy="the file is damaged, or the weights overflow this dtype: copy it again, or try --dtype bf16 or fp32",

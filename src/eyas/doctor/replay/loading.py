@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from eyas.doctor.opening.target import EMBEDDINGS, HEADS
-from eyas.errors import UserError
+from eyas.errors import UserError, WeightsError
 from eyas.targets.families import family_of, resolve
 from eyas.targets.loading import load_config, load_target, load_tokenizer, tokenizer_hash
 from eyas.targets.target import Target
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
 
 _LARGEST = 24 << 30  # bytes of weights beyond which a target is not loaded whole to be diagnosed
-_OF_WEIGHTS = ("the weights of", "cannot load the target's weights")  # refusals that are about them, and not about what is absent
 _ITEM = {"F32": 4, "BF16": 2, "F16": 2, "F64": 8}
 
 
@@ -46,7 +45,7 @@ def load_whole(exam: Examination) -> Target | None:
         )
     except UserError as error:
         exam.why_no_target = " ".join(str(error).split())
-        exam.target_unfit = error.what.startswith(_OF_WEIGHTS)
+        exam.target_unfit = isinstance(error, WeightsError)
         return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eyas.doctor.hypothesis import Fault, percent
-from eyas.doctor.replay.trial import proves_nothing
+from eyas.doctor.verdict import proves_nothing
 
 if TYPE_CHECKING:
     from eyas.doctor.examination import Examination

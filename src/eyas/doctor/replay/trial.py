@@ -127,11 +127,6 @@ def is_proven(exam: Examination, accuracy: float) -> bool:
     return exam.measured.get("texts_from") != MADE_UP or _beats_pairs(exam, accuracy)
 
 
-def proves_nothing(exam: Examination, accuracy: float, share: float = 0.75) -> bool:
-    """Whether it is below a share of what a table of which token follows which gives: a draft reaches that whatever it was trained for."""
-    return accuracy < share * float(exam.measured.get("pair_table_accuracy", 0.0))
-
-
 def _beats_pairs(exam: Examination, accuracy: float) -> bool:
     """Whether this is more than a table of which token follows which gives, for which no draft is needed."""
     return accuracy >= float(exam.measured.get("pair_table_accuracy", 1.0))

@@ -20,7 +20,8 @@ from eyas.doctor.noise import untrained_parts
 from eyas.doctor.replay.bench import Bench
 from eyas.doctor.replay.measuring import compare
 from eyas.doctor.replay.subject import Subject
-from eyas.doctor.replay.trial import bench_of, proves_nothing, unmended
+from eyas.doctor.replay.trial import bench_of, unmended
+from eyas.doctor.verdict import proves_nothing
 
 if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
