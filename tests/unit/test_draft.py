@@ -291,6 +291,24 @@ def test_warm_start_acts_like_the_last_layer(tiny_targets, fast: bool) -> None:
     assert agreed > 0.9
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2", "gemma3_text"])
+def test_warm_start_takes_norms_as_the_target_applies_them(tiny_targets, family: str) -> None:
+    """Gemma stores them as differences from 1, and has a norm of the MLP's input besides one of attention's output."""
+    target = load_target(str(tiny_targets(family)), device=CPU, dtype=torch.float32)
+    layer = target.layers[-1]
+    before_mlp = getattr(layer, "pre_feedforward_layernorm", layer.post_attention_layernorm)
+    sources = [target.norm, layer.input_layernorm, before_mlp]
+    for place, norm in enumerate(sources):
+        torch.nn.init.uniform_(norm.weight, 0.1 + place, 0.9 + place)
+    draft = Eagle3Draft(DraftConfig.from_target(target.config, num_taps=2, draft_vocab_size=target.vocab_size))
+    draft.set_vocab_map(torch.zeros(target.vocab_size, dtype=torch.long), torch.ones(target.vocab_size, dtype=torch.bool))
+    draft.use_embedding(target.embed)
+    warm_start(draft, target)
+    states = torch.randn(5, target.hidden_size, generator=torch.Generator().manual_seed(0))
+    for mine, source in zip([draft.norm, draft.midlayer.hidden_norm, draft.midlayer.post_attention_layernorm], sources, strict=True):
+        torch.testing.assert_close(mine(states), source(states))
+
+
 EDITS = {
     "switch": {"norm_before_residual": True},
     "theta": {"rope_parameters": {"rope_type": "default", "rope_theta": 5e4}},

@@ -3,7 +3,7 @@
 lm_head, final norm and the layer come from the target's own head, norm and last layer; the embedding half of q, k and
 v starts at zero and fc passes the last tap through, so that the untrained draft acts like the target's last layer on
 that state. Parts of another shape (experts, another width, another kind of attention) keep their random start, and are
-listed.
+listed. Norms are copied by what they multiply by: some families store it, others (Gemma, Qwen3-Next) its difference from 1.
 """
 
 from __future__ import annotations
@@ -28,16 +28,23 @@ def warm_start(draft: Eagle3Draft, target: Target) -> list[str]:
     left: list[str] = []
     if draft.config.lm_head_source == "draft":
         _copy_rows(draft.lm_head.weight, target.head_rows(draft.to_target(torch.arange(draft.config.draft_vocab_size))), "lm_head", left)
-    _copy(draft.norm, target.norm, "norm", left)
+    _copy_norm(draft.norm, target.norm, "norm", left)
     for name, part in draft.midlayer.self_attn.named_children():
         if next(part.parameters(), None) is not None:
-            copy = _copy_half if name in _READS_BOTH else _copy
+            copy = _copy_half if name in _READS_BOTH else _copy_norm if name.endswith("norm") else _copy
             copy(part, _find(source, f"self_attn.{name}"), name, left)
     for name in ("gate_proj", "up_proj", "down_proj"):
         _copy(getattr(draft.midlayer.mlp, name), _find(source, f"mlp.{name}"), name, left)
-    _copy(draft.midlayer.hidden_norm, _find(source, "input_layernorm"), "hidden_norm", left)
-    _copy(draft.midlayer.post_attention_layernorm, _find(source, "post_attention_layernorm"), "post_attention_layernorm", left)
+    _copy_norm(draft.midlayer.hidden_norm, _find(source, "input_layernorm"), "hidden_norm", left)
+    _copy_norm(draft.midlayer.post_attention_layernorm, _before_mlp(source), "post_attention_layernorm", left)
     return left
+
+
+def _before_mlp(layer: nn.Module) -> nn.Module | None:
+    """The norm of what the MLP reads. Layers that norm what it writes, too, give `post_attention_layernorm` another place."""
+    if _find(layer, "post_feedforward_layernorm") is None:
+        return _find(layer, "post_attention_layernorm")
+    return _find(layer, "pre_feedforward_layernorm")
 
 
 def _find(root: nn.Module, path: str) -> nn.Module | None:
@@ -49,6 +56,21 @@ def _find(root: nn.Module, path: str) -> nn.Module | None:
 
 def _copy(mine: nn.Module, source: nn.Module | None, name: str, left: list[str]) -> None:
     _copy_rows(mine.get_parameter("weight"), weight_of(source), name, left)
+
+
+def _copy_norm(mine: nn.Module, source: nn.Module | None, name: str, left: list[str]) -> None:
+    weight = weight_of(source)
+    if source is not None and weight is not None and _adds_one(source, weight):
+        weight = 1 + weight
+    _copy_rows(mine.get_parameter("weight"), weight, name, left)
+
+
+def _adds_one(norm: nn.Module, weight: torch.Tensor) -> bool:
+    """Asked of the module itself: signs that alternate come out as what it multiplies by."""
+    signs = torch.ones_like(weight)
+    signs[1::2] = -1
+    factor = norm(signs[None])[0] * signs
+    return bool((factor - weight - 1).abs().sum() < (factor - weight).abs().sum())
 
 
 def _copy_rows(mine: torch.Tensor, weight: torch.Tensor | None, name: str, left: list[str]) -> None:
