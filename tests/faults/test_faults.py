@@ -15,7 +15,14 @@ from seeded.healthy import HEALTHY, Healthy
 from seeded.pairs import PAIRS, Pair
 from seeded.registry import FAULTS, Fault
 
-CASES = [(fault, family) for fault in FAULTS for family in fault.families]
+# A fault that takes a replay to see is planted in one of its families, in turn, which keeps the suite below five minutes;
+# benchmarks/doctor.py plants it in all of them.
+CASES = [
+    (fault, family)
+    for number, fault in enumerate(FAULTS)
+    for place, family in enumerate(fault.families)
+    if "replay" not in fault.depths or place == number % len(fault.families)
+]
 LAWFUL = [(item, family) for item in HEALTHY for family in item.families]
 
 
