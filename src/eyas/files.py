@@ -23,6 +23,7 @@ from eyas.errors import UserError
 
 # json's own error is a ValueError, and so is an integer of thousands of digits; brackets nested too deep are the other one.
 JSON_ERRORS = (ValueError, RecursionError)
+_MAX_JSON = 64 << 20  # an index of a million tensors is smaller
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _UMASK = os.umask(0)  # it can only be read by setting it
 os.umask(_UMASK)
@@ -180,6 +181,7 @@ def atomic_folder(path: Path, *, overwrite: Callable[[Path], bool] = lambda exis
             yield temporary
             for file in temporary.rglob("*"):
                 _open_to_readers(file)
+            _refuse_occupied(path, overwrite)  # another process may have finished it in the meantime
             if path.exists():
                 shutil.rmtree(path)
             os.replace(temporary, path)
@@ -212,6 +214,32 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UserError(f"{what} must hold a JSON object: {path}", got=type(value).__name__)
     return value
+
+
+def read_small_json(path: Path, what: str) -> dict[str, Any]:
+    """As `read_json`, but a file of an absurd size is refused before it is read."""
+    if path.is_file() and path.stat().st_size > _MAX_JSON:
+        raise UserError(f"{what} is too large to be one: {path}", got=f"{path.stat().st_size} bytes", allowed=f"{_MAX_JSON} bytes")
+    return read_json(path, what)
+
+
+def read_weight_map(index: Path) -> dict[str, str]:
+    """Which tensor lies in which file beside `index`, a checkpoint's *.index.json.
+
+    Raises UserError for an index that is damaged, or that names anything but weight files of its own folder.
+    """
+    places = read_small_json(index, "the index of the shards").get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise UserError(f"{index}: weight_map is missing or empty", remedy="the file is damaged: copy it again")
+    for name, file in places.items():
+        plain = isinstance(file, str) and file == Path(file).name and file not in ("", ".", "..") and "\\" not in file
+        if not plain or Path(file).suffix not in (".safetensors", ".bin"):
+            raise UserError(
+                f"{index}: {name} is said to lie outside of the folder or in a file of another kind",
+                got=repr(file)[:120],
+                allowed="the name of a .safetensors or .bin file beside the index",
+            )
+    return places
 
 
 def json_problem(error: Exception) -> str:

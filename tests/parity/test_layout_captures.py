@@ -56,7 +56,7 @@ def prepared(tmp_path_factory, folder: str) -> Path:
 def alone(tmp_path_factory, folder: str, prepared: Path) -> Dump:
     """One process."""
     out = tmp_path_factory.mktemp("alone") / "dump"
-    capture(load_target(folder, device=torch.device("cpu"), dtype=torch.float32), str(prepared), str(out))
+    capture(load_target(folder, device=torch.device("cpu"), dtype=torch.float32), folder, str(prepared), str(out))
     return Dump(out)
 
 

@@ -12,15 +12,30 @@ from eyas.data.prepared import SPLITS, Prepared, read_prepared
 from eyas.data.render import Tokens
 from eyas.errors import UserError
 from eyas.progress import console, counted
+from eyas.targets.describe import target_wiring
 
 
-def read_corpus(data: Path, target: str, trust_remote_code: bool = False) -> Corpus:
+def read_corpus(data: Path, target: str, trust_remote_code: bool = False, *, other_template: bool = True) -> Corpus:
     """`data` is a prepared folder, or a JSONL file of chats, which is then prepared with the defaults.
 
-    Raises UserError for a path that is neither, or chats that cannot be prepared.
+    Args:
+        other_template: take chats that were prepared with another chat template than the target's, and say so.
+
+    Raises:
+        WiringError: chats that were prepared with another tokenizer than the target's.
+        UserError: a path that is neither, chats that cannot be prepared, or another template that is not wanted.
     """
     if data.is_dir():
-        return corpus_of(read_prepared(data))
+        prepared = read_prepared(data)
+        corpus, wiring = corpus_of(prepared), target_wiring(target, trust_remote_code)
+        assert wiring.tokenizer_hash is not None
+        corpus.require_tokenizer(wiring.tokenizer_hash)
+        if corpus.chat_template_hash != wiring.chat_template_hash:
+            problem = _another_template(data, str(prepared.info.get("target")), corpus.chat_template_hash, wiring.chat_template_hash)
+            if not other_template:
+                raise problem
+            console.print(f"warning: {problem.what}", markup=False, highlight=False)
+        return corpus
     if not data.is_file():
         raise UserError(f"--data does not exist: {data}", allowed="a folder of eyas data prepare, or a JSONL file of chats")
     with tempfile.TemporaryDirectory() as folder:
@@ -32,6 +47,15 @@ def read_corpus(data: Path, target: str, trust_remote_code: bool = False) -> Cor
             f"prepared {data.name}: {counted(info['chats_read'], 'chat')} read, skipped: {skipped}{cut_off}", markup=False, soft_wrap=True
         )
         return corpus_of(read_prepared(Path(folder) / "prepared"))
+
+
+def _another_template(data: Path, made_for: str, theirs: str | None, targets: str | None) -> UserError:
+    return UserError(
+        f"{data} was prepared with another chat template than the target's",
+        got=f"{str(theirs)[:16]}..., prepared for {made_for}",
+        allowed="none: the target has no chat template" if targets is None else f"{targets[:16]}...",
+        remedy="prepare the chats again with this target: eyas data prepare; if the other template is meant, add --allow-other-template",
+    )
 
 
 def corpus_of(prepared: Prepared) -> Corpus:

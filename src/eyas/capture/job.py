@@ -14,8 +14,8 @@ from eyas.capture.plan import Corpus
 from eyas.capture.teacher import TeacherCheck
 from eyas.data.store import Plan
 from eyas.data.store_writer import DumpHeader
-from eyas.errors import UserError, WiringError
-from eyas.progress import console, counted
+from eyas.errors import UserError
+from eyas.progress import counted
 from eyas.provenance import provenance, versions
 from eyas.taps import Tap, format_taps
 from eyas.targets.describe import loaded_wiring
@@ -180,13 +180,5 @@ def check_request(target: Target, corpus: Corpus, settings: CaptureSettings) -> 
     """Raises UserError for taps that the target lacks, texts that it cannot read, or another tokenizer than the texts'."""
     for tap in (*settings.taps, settings.teacher):
         tap.check(target.num_layers)
-    if corpus.tokenizer_hash != target.tokenizer_hash:
-        raise WiringError(
-            "the chats were prepared with another tokenizer",
-            got=target.tokenizer_hash,
-            allowed=corpus.tokenizer_hash,
-            remedy="prepare them again with this target: eyas data prepare",
-        )
-    if corpus.chat_template_hash != target.chat_template_hash:
-        console.print("warning: the chats were prepared with another chat template than the target's")
+    corpus.require_tokenizer(target.tokenizer_hash)
     corpus.check(target.vocab_size, getattr(target.config, "max_position_embeddings", None))

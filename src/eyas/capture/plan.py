@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from eyas.data.store import Plan
-from eyas.errors import UserError
+from eyas.errors import UserError, WiringError
 from eyas.files import sha256_text
 
 
@@ -49,6 +49,16 @@ class Corpus:
         kept = max(1, round(count * self.num_training / len(self.texts))) if self.num_training else 0
         texts = self.texts[:kept] + self.texts[self.num_training :][: count - kept]
         return Corpus(texts, kept, self.corpus_hash, self.chat_template_hash, self.tokenizer_hash)
+
+    def require_tokenizer(self, tokenizer_hash: str) -> None:
+        """Raises WiringError if the ids are those of another tokenizer than the target's."""
+        if self.tokenizer_hash != tokenizer_hash:
+            raise WiringError(
+                "the chats were prepared with another tokenizer",
+                got=f"{self.tokenizer_hash[:16]}...",
+                allowed=f"{tokenizer_hash[:16]}..., the target's",
+                remedy="prepare them again with this target: eyas data prepare",
+            )
 
     def hash(self) -> str:
         """Over the very ids and masks, whatever file they came from."""

@@ -34,6 +34,12 @@ def command(
             "--allow-wrong-teacher", help="Capture although the teacher gives other tokens than the target; marks dump and draft."
         ),
     ] = False,
+    allow_other_template: Annotated[
+        bool,
+        typer.Option(
+            "--allow-other-template", help="Capture although the chats were prepared with another chat template than the target's."
+        ),
+    ] = False,
     pack: Annotated[bool, typer.Option("--pack", help="Lay the texts of a batch behind one another instead of padding them.")] = False,
     tp: TensorParallelOption = 1,
     cp: Annotated[int, typer.Option(help="Split the positions over so many ranks; torchrun starts --tp times --cp of them.")] = 1,
@@ -73,7 +79,7 @@ def command(
     where, number_type = resolve_device(local_device(device)), resolve_dtype(dtype)
     with start_layout(tp, cp, cp_order, where, rank_timeout) as layout:
         layout.on_rank_0(lambda: check_place(out, asked_for(settings, where, number_type)))
-        corpus = layout.on_rank_0(lambda: read_corpus(data, target, trust_remote_code))
+        corpus = layout.on_rank_0(lambda: read_corpus(data, target, trust_remote_code, other_template=allow_other_template))
         loaded = load_target(target, device=where, dtype=number_type, trust_remote_code=trust_remote_code, layout=layout)
         report = capture_to_dump(loaded, corpus, settings, out)
         if layout.writes:

@@ -74,8 +74,8 @@ def read_wiring(path: str, trust_remote_code: bool) -> tuple[str, Wiring, Path |
     from eyas.draft.checkpoint import is_draft
     from eyas.draft.checkpoint import read_wiring as read_draft_wiring
     from eyas.errors import UserError
+    from eyas.files import read_small_json
     from eyas.formats.registry import FORMATS
-    from eyas.formats.safe import read_small_json
     from eyas.formats.sidecar import TRACE as TRACE_BESIDE
     from eyas.formats.sidecar import read_sidecar
     from eyas.targets.describe import target_wiring

@@ -9,7 +9,7 @@ from safetensors import safe_open
 
 from eyas.draft.model import Eagle3Draft
 from eyas.errors import UserError
-from eyas.formats.safe import read_small_json
+from eyas.files import read_weight_map
 
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight")
 _HEADS = ("lm_head.weight", "embed_out.weight")
@@ -47,10 +47,7 @@ def _line(what: str, mine: torch.Tensor, theirs: torch.Tensor | None, consequenc
 def _find(folder: Path, endings: tuple[str, ...]) -> torch.Tensor | None:
     """The one tensor whose name ends so, or None. Raises UserError if its file is damaged."""
     index = folder / "model.safetensors.index.json"
-    places = read_small_json(index, "the target's index").get("weight_map") if index.is_file() else {}
-    if not isinstance(places, dict):
-        raise UserError(f"{index}: weight_map is no object", got=repr(places)[:80])
-    files = {folder / Path(str(file)).name for file in places.values()} or set(folder.glob("*.safetensors"))
+    files = {folder / file for file in read_weight_map(index).values()} if index.is_file() else set(folder.glob("*.safetensors"))
     found = []
     for file in sorted(files):
         try:

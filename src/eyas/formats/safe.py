@@ -13,11 +13,10 @@ import torch
 from safetensors import safe_open
 
 from eyas.errors import UserError, in_words
-from eyas.files import read_json
+from eyas.files import read_small_json, read_weight_map
 
 CONFIG = "config.json"
 _MAX_HEADER = 100_000_000  # the safetensors library's own limit
-_MAX_JSON = 64 << 20  # an index of a million tensors is smaller
 _SLACK = 1 << 20  # what a small view of a tensor, or the records of a zip file, may take beyond the file's own length
 _COPY = "the file is damaged: copy it again"
 
@@ -59,13 +58,6 @@ def read_foreign(folder: Path) -> Foreign:
     return Foreign(folder, config, tensors, metadata, files)
 
 
-def read_small_json(path: Path, what: str) -> dict[str, Any]:
-    """As `read_json`, but a file of an absurd size is refused before it is read."""
-    if path.is_file() and path.stat().st_size > _MAX_JSON:
-        raise UserError(f"{what} is too large to be one: {path}", got=f"{path.stat().st_size} bytes", allowed=f"{_MAX_JSON} bytes")
-    return read_json(path, what)
-
-
 def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """All tensors of one file, on the CPU, and the texts in its header. Raises UserError for a file that holds anything else."""
     if not path.is_file():
@@ -98,7 +90,7 @@ def _weight_files(folder: Path) -> tuple[tuple[str, ...], Mapping[str, str] | No
     for stem, ending in (("model", "safetensors"), ("pytorch_model", "bin")):
         index = folder / f"{stem}.{ending}.index.json"
         if index.is_file():
-            places = _read_index(index)
+            places = read_weight_map(index)
             return tuple(sorted(set(places.values()))), places
         if (folder / f"{stem}.{ending}").is_file():
             return (f"{stem}.{ending}",), None
@@ -110,21 +102,6 @@ def _weight_files(folder: Path) -> tuple[tuple[str, ...], Mapping[str, str] | No
         got=found or sorted(path.name for path in folder.iterdir())[:5] or "an empty folder",
         allowed="model.safetensors, pytorch_model.bin, or either one's index.json with its shards",
     )
-
-
-def _read_index(path: Path) -> dict[str, str]:
-    places = read_small_json(path, "the index of the shards").get("weight_map")
-    if not isinstance(places, dict) or not places:
-        raise UserError(f"{path}: weight_map is missing or empty", remedy=_COPY)
-    for name, file in places.items():
-        plain = isinstance(file, str) and file == Path(file).name and file not in ("", ".", "..") and "\\" not in file
-        if not plain or Path(file).suffix not in (".safetensors", ".bin"):
-            raise UserError(
-                f"{path}: {name} is said to lie outside of the folder or in a file of another kind",
-                got=repr(file)[:120],
-                allowed="the name of a .safetensors or .bin file beside the index",
-            )
-    return places
 
 
 def _check_shard(path: Path, found: set[str], listed: set[str]) -> None:

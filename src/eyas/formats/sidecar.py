@@ -12,8 +12,7 @@ from pathlib import Path
 
 from eyas.draft.config import DraftConfig
 from eyas.errors import UserError
-from eyas.files import write_json
-from eyas.formats.safe import read_small_json
+from eyas.files import read_small_json, write_json
 from eyas.wiring import Wiring
 
 SIDECAR = "eyas_wiring.json"

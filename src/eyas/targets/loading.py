@@ -23,7 +23,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from eyas.errors import UserError, WeightsError
-from eyas.files import read_json, sha256_text
+from eyas.files import read_json, read_weight_map, sha256_text
 from eyas.targets.cpu_linear import can_pack, pack_linears
 from eyas.targets.families import family_of
 from eyas.targets.layout import SINGLE, Layout
@@ -140,7 +140,7 @@ def load_target(
         device=device,
         dtype=dtype,
         tokenizer_hash=tokenizer_hash(tokenizer),
-        chat_template_hash=sha256_text(tokenizer.chat_template) if isinstance(tokenizer.chat_template, str) else None,
+        chat_template_hash=chat_template_hash(tokenizer),
         stop_ids=_stop_ids(model.generation_config, tokenizer),
         layout=layout,
     )
@@ -190,6 +190,13 @@ def tokenizer_hash(tokenizer: Any) -> str:
     return sha256_text(json.dumps(sorted(tokenizer.get_vocab().items()), ensure_ascii=True))
 
 
+def chat_template_hash(tokenizer: Any) -> str | None:
+    """Of the template that chats are rendered with, the default one of several; None if there is none."""
+    template = tokenizer.chat_template
+    template = template.get("default") if isinstance(template, dict) else template
+    return sha256_text(template) if isinstance(template, str) else None
+
+
 def _stop_ids(generation: Any, tokenizer: Any) -> tuple[int, ...]:
     """The ids at which transformers' own `generate` stops."""
     ids = generation.eos_token_id if generation is not None else None
@@ -224,10 +231,7 @@ def _check_weight_files(folder: Path) -> None:
     """Every shard named by the index is there and whole; a cut-off file is found before anything is loaded."""
     index = folder / "model.safetensors.index.json"
     if index.exists():
-        named = read_json(index, "the weights' index").get("weight_map")
-        if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
-            raise UserError(f"the weights' index names no files: {index}", allowed="weight_map: {tensor: file}", remedy="copy it again")
-        names = sorted(set(named.values()))
+        names = sorted(set(read_weight_map(index).values()))
     else:
         names = sorted(path.name for path in folder.glob("*.safetensors"))
     if not names:

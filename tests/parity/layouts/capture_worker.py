@@ -28,9 +28,9 @@ from eyas.targets.target import Target
 ON_PURPOSE = "this rank fails on purpose"
 
 
-def capture(target: Target, prepared: str, out: str) -> CaptureReport:
+def capture(target: Target, folder: str, prepared: str, out: str) -> CaptureReport:
     settings = CaptureSettings(taps=parse_taps("embed,layer:0,layer:1"), max_batch_tokens=256, shard_bytes=1 << 16)
-    return capture_to_dump(target, read_corpus(Path(prepared), ""), settings, Path(out))
+    return capture_to_dump(target, read_corpus(Path(prepared), folder), settings, Path(out))
 
 
 def main(request: dict[str, Any]) -> None:
@@ -39,7 +39,7 @@ def main(request: dict[str, Any]) -> None:
         if layout.rank == 1:
             plant(request["how"], request["at_shard"])
         target = load_target(request["target"], device=torch.device("cpu"), dtype=torch.float32, layout=layout)
-        capture(target, request["prepared"], request["out"])
+        capture(target, request["target"], request["prepared"], request["out"])
 
 
 def plant(how: str, at_shard: int) -> None:

@@ -17,10 +17,11 @@ from typing import Any
 import torch
 
 from eyas.errors import UserError, in_words
+from eyas.files import read_small_json
 from eyas.formats.dumps.files import files_below, get_tensor, split_slots
 from eyas.formats.dumps.sample import DumpFormat, ForeignSample
 from eyas.formats.flat import size_of
-from eyas.formats.safe import read_small_json, read_tensors
+from eyas.formats.safe import read_tensors
 
 _MANIFEST, _FORMAT = "manifest.json", 2
 
