@@ -1,4 +1,4 @@
-"""A draft on disk: config.json, model.safetensors, wiring.json, trace.safetensors and a README.md.
+"""A draft on disk: config.json, model.safetensors (see `weights`), wiring.json, trace.safetensors and a README.md.
 
 Every tensor must be read and every parameter written; the map between draft and target vocabulary is checked for its
 invariants. An embedding or head that belongs to the target is not stored.
@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from eyas.draft.config import DraftConfig
 from eyas.draft.model import Eagle3Draft
+from eyas.draft.weights import WEIGHTS, has_weights, read_tensors, weight_files
 from eyas.errors import UserError, in_words
 from eyas.files import atomic_folder, metadata_of, read_json, sha256_text, write_json
 from eyas.targets.target import Target
 from eyas.wiring import WIRING_HASH, Wiring, require_match
 
-CONFIG, WEIGHTS, WIRING, TRACE, CARD = "config.json", "model.safetensors", "wiring.json", "trace.safetensors", "README.md"
+CONFIG, WIRING, TRACE, CARD = "config.json", "wiring.json", "trace.safetensors", "README.md"
 
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 _DTYPES = {"d2t": (torch.int64,), "t2d": (torch.bool,)}
@@ -41,7 +41,7 @@ class LoadedDraft:
 
 
 def is_draft(folder: Path) -> bool:
-    return (folder / WIRING).is_file() and (folder / WEIGHTS).is_file()
+    return (folder / WIRING).is_file() and has_weights(folder)
 
 
 def save_draft(
@@ -180,8 +180,9 @@ def check_rope(draft: Eagle3Draft, where: str) -> None:
 
 def _checked(config: DraftConfig, wiring: Wiring, folder: Path) -> Eagle3Draft:
     draft = filled(config, _read_tensors(config, folder))
-    wiring.require_hash(metadata_of(folder / WEIGHTS).get(WIRING_HASH), str(folder / WEIGHTS), str(folder / WIRING))
-    check_vocab_map(draft, str(folder / WEIGHTS))
+    for file in weight_files(folder):
+        wiring.require_hash(metadata_of(file).get(WIRING_HASH), str(file), str(folder / WIRING))
+    check_vocab_map(draft, str(folder))
     check_rope(draft, str(folder / CONFIG))
     require_match(wiring, WIRING, Wiring(**draft_wiring_fields(draft)), f"{CONFIG} and {WEIGHTS}")
     return draft
@@ -209,34 +210,28 @@ def wanted_shapes(config: DraftConfig, where: str) -> dict[str, torch.Size]:
 
 def _read_tensors(config: DraftConfig, folder: Path) -> dict[str, torch.Tensor]:
     """The draft's tensors. What the file holds is compared with the config before memory is taken for either."""
-    path = folder / WEIGHTS
     wanted = wanted_shapes(config, str(folder / CONFIG))
-    try:
-        tensors = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise UserError(
-            f"draft weights are missing or damaged: {path}", got=str(error).splitlines()[0], remedy="copy the file again"
-        ) from error
+    tensors = read_tensors(folder)
     missing, spare = sorted(set(wanted) - set(tensors)), sorted(set(tensors) - set(wanted))
     if missing or spare:
         raise UserError(
-            f"{path} does not fit its config.json",
+            f"the weights of {folder} do not fit its config.json",
             got=f"missing {in_words(missing)}; unread {in_words(spare)}",
             remedy="use the config.json that was saved with these weights",
         )
     for name, shape in wanted.items():
         if tensors[name].shape != shape:
             raise UserError(
-                f"{path}: {name} has another shape than config.json says",
+                f"{folder}: {name} has another shape than config.json says",
                 got=list(tensors[name].shape),
                 allowed=list(shape),
                 remedy="use the config.json that was saved with these weights",
             )
         allowed = _DTYPES.get(name, _FLOATS)
         if tensors[name].dtype not in allowed:
-            raise UserError(f"{path}: {name} has another type of numbers", got=tensors[name].dtype, allowed=", ".join(map(str, allowed)))
+            raise UserError(f"{folder}: {name} has another type of numbers", got=tensors[name].dtype, allowed=", ".join(map(str, allowed)))
         if tensors[name].is_floating_point() and not bool(torch.isfinite(tensors[name]).all()):
-            raise UserError(f"{path}: {name} holds NaN or infinity", remedy="the training diverged or the file is damaged")
+            raise UserError(f"{folder}: {name} holds NaN or infinity", remedy="the training diverged or the file is damaged")
     return tensors
 
 
