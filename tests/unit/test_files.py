@@ -109,6 +109,16 @@ def test_what_is_ours_is_replaced_only_on_success(tmp_path):
     assert names(out) == {"fresh"}
 
 
+def test_what_came_into_being_meanwhile_is_not_replaced(tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(UserError, match="not empty"), atomic_folder(out) as temporary:
+        (temporary / "a").write_text("late")
+        out.mkdir()
+        (out / "a").write_text("another process was faster")
+    assert (out / "a").read_text() == "another process was faster"
+    assert names(tmp_path) == {"out"}
+
+
 def test_json_round_trip(tmp_path):
     write_json(tmp_path / "a.json", {"name": "größe", "taps": ["embed"]})
     assert read_json(tmp_path / "a.json", "test file") == {"name": "größe", "taps": ["embed"]}

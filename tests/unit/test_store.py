@@ -9,10 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from eyas.data import store_writer
 from eyas.data.store import Dump, Sample
 from eyas.data.store_writer import DumpHeader, DumpWriter
 from eyas.errors import UserError
-from eyas.files import metadata_of
+from eyas.files import exclusive, metadata_of
 from eyas.taps import Tap, parse_taps
 from eyas.wiring import Wiring
 
@@ -113,6 +114,18 @@ def test_a_folder_of_something_else_is_not_written_into(tmp_path: Path):
 def test_two_writers_at_once_are_refused(tmp_path: Path):
     with DumpWriter(tmp_path / "dump", header(), torch.arange(VOCAB)), pytest.raises(UserError, match="another process"):
         write(tmp_path / "dump")
+
+
+def test_a_dump_that_another_process_began_meanwhile_is_not_gone_on_with(tmp_path: Path, monkeypatch):
+    def late(folder: Path):
+        monkeypatch.undo()
+        write(folder, shards=1, taps="layer:1,embed")
+        return exclusive(folder)
+
+    monkeypatch.setattr(store_writer, "exclusive", late)
+    with pytest.raises(UserError, match="begun with other settings"):
+        write(tmp_path / "dump")
+    assert json.loads((tmp_path / "dump" / "manifest.json").read_text())["settings"]["taps"] == "layer:1,embed"
 
 
 @pytest.mark.parametrize("part", ["states", "teacher"])

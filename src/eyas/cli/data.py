@@ -91,6 +91,7 @@ def regenerate(
 ) -> None:
     """Replace the answers of chats by the target's own. Goes on where a killed run stopped."""
     from eyas.data.chats import read_chats, write_chats
+    from eyas.data.journal import journal_of
     from eyas.data.regenerate import regenerate as run
     from eyas.targets.generate import BatchSettings
 
@@ -103,7 +104,7 @@ def regenerate(
     if not answered:
         raise UserError("no chat could be answered", got=report.skipped, remedy="see the reasons; a chat needs a user turn")
     write_chats(out, answered)
-    _journal(out).unlink(missing_ok=True)
+    journal_of(out).unlink(missing_ok=True)
     result = {"chats": len(answered), **dataclasses.asdict(report), "loop_share": report.looping / max(1, report.answers)}
     emit(result | {"max_new_tokens": max_new_tokens} | _overlap_report(held, answered), as_json)
 
@@ -127,6 +128,7 @@ def sample(
 ) -> None:
     """Let the target write prompts: a user turn is opened with a few words, and the target goes on."""
     from eyas.data.chats import write_chats
+    from eyas.data.journal import journal_of
     from eyas.data.sample import sample_prompts
     from eyas.targets.generate import BatchSettings
 
@@ -135,7 +137,7 @@ def sample(
     settings, share = BatchSettings(max_new_tokens, slots, temperature, top_p, seed=seed), _parse_part(part)
     prompts, report = sample_prompts(_load(target, device, dtype, trust_remote_code), count, out, settings, held, share)
     write_chats(out, prompts)
-    _journal(out).unlink(missing_ok=True)
+    journal_of(out).unlink(missing_ok=True)
     emit(dataclasses.asdict(report) | {"max_new_tokens": max_new_tokens} | _overlap_report(held, prompts), as_json)
 
 
@@ -198,10 +200,6 @@ def _refuse_existing(path: Path) -> None:
     if path.exists():
         raise UserError(f"{path} exists", remedy="give another --out, or remove it first")
     check_folder_writable(path.parent)
-
-
-def _journal(out: Path) -> Path:
-    return out.with_name(out.name + ".journal")
 
 
 def _texts(chats: list[Chat]) -> list[str]:

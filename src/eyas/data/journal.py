@@ -17,6 +17,11 @@ from eyas.errors import UserError
 from eyas.files import JSON_ERRORS, exclusive, writing
 
 
+def journal_of(out: Path) -> Path:
+    """Where the work on the file `out` is recorded until it is finished."""
+    return out.with_name(out.name + ".journal")
+
+
 class Journal:
     """`settings` must be the same at every start; otherwise the work on disk was done for another job.
 

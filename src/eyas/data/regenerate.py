@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from eyas.data.chats import Chat, without_content
-from eyas.data.journal import Journal
+from eyas.data.journal import Journal, journal_of
 from eyas.data.render import chat_template_text
 from eyas.errors import UserError
 from eyas.files import sha256_text
@@ -64,7 +64,7 @@ def regenerate(
     work = {chat.id: _Answering(chat) for chat in _with_own_ids(chats)}
     num_turns = max((item.num_turns for item in work.values()), default=0)
     total = sum(item.num_turns for item in work.values())
-    with Journal(out.with_name(out.name + ".journal"), job) as journal, Progress("answering", total, "answers") as progress:
+    with Journal(journal_of(out), job) as journal, Progress("answering", total, "answers") as progress:
         answers = {(entry["id"], entry["turn"]): entry for entry in journal.entries}
         progress.found(len(answers))
         for turn in range(num_turns):

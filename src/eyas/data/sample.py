@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from eyas.data.chats import Chat
-from eyas.data.journal import Journal
+from eyas.data.journal import Journal, journal_of
 from eyas.data.overlap import ngrams
 from eyas.errors import UserError
 from eyas.progress import Progress
@@ -81,7 +81,7 @@ def sample_prompts(
     drops = {"unfinished": 0, "too_short": 0, "duplicate": 0, "like_heldout": 0}
     seen: set[str] = set()
     kept: list[Chat] = []
-    with Journal(out.with_name(out.name + ".journal"), job) as journal, Progress("sampling prompts", count, "prompts") as progress:
+    with Journal(journal_of(out), job) as journal, Progress("sampling prompts", count, "prompts") as progress:
         done = {entry["key"] for entry in journal.entries}
         fresh = _drawn(target, settings, done, part)
         for number, entry in enumerate(itertools.chain(journal.entries, _written(journal, fresh))):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from safetensors.torch import save_file
 
 from eyas.data.store import COUNTS, FORMAT, MANIFEST, TRACE, Plan, Sample, check_files, is_dump, read_manifest, shard_name, shard_samples
 from eyas.errors import UserError
-from eyas.files import atomic_path, check_folder_writable, read_json, sha256_file, write_text
+from eyas.files import atomic_path, check_folder_writable, exclusive, sha256_file, write_text, writing
 from eyas.wiring import WIRING_HASH, Wiring
 
 
@@ -67,36 +66,28 @@ class DumpWriter:
 
     def __init__(self, folder: Path, header: DumpHeader, token_counts: torch.Tensor) -> None:
         self.folder, self._header, self._token_counts = folder, header, token_counts
-        self._lock: int | None = None
+        self._held = contextlib.ExitStack()
         self.manifest = header.to_manifest()
 
     def __enter__(self) -> DumpWriter:
-        check_resumable(self.folder, self._header)
-        try:
+        with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.folder, os.O_RDONLY)
-        except OSError as error:
-            raise UserError(f"cannot write to {self.folder}", got=error.strerror, remedy="choose another --out") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for leftover in self.folder.glob(".*.tmp"):  # of a killed run: nobody else writes here while we hold the lock
+        with contextlib.ExitStack() as opened:
+            opened.enter_context(exclusive(self.folder))  # first: else another process might begin a dump behind the check
+            check_resumable(self.folder, self._header)
+            for leftover in self.folder.glob(".*.tmp"):  # of a killed run: nobody else writes here while the folder is held
                 leftover.unlink()
-            if (self.folder / MANIFEST).is_file():
-                self.manifest = read_json(self.folder / MANIFEST, "the dump's manifest")
+            if is_dump(self.folder):
+                self.manifest = read_manifest(self.folder)
             else:
                 self._write_manifest()
             if not (self.folder / COUNTS).is_file():
                 _save({"counts": self._token_counts.long()}, self.folder / COUNTS)
-        except BlockingIOError as error:
-            self._close()
-            raise UserError(f"another process is writing {self.folder}", remedy="wait for it, or choose another --out") from error
-        except BaseException:
-            self._close()
-            raise
+            self._held = opened.pop_all()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._close()
+        self._held.close()
 
     @property
     def trace_path(self) -> Path:
@@ -146,11 +137,6 @@ class DumpWriter:
 
     def _write_manifest(self) -> None:
         write_text(self.folder / MANIFEST, json.dumps(self.manifest, ensure_ascii=False) + "\n")
-
-    def _close(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)  # also gives the lock back
-            self._lock = None
 
 
 def check_place(folder: Path, settings: Mapping[str, Any]) -> None:

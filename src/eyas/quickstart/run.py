@@ -24,6 +24,7 @@ from eyas.capture.job import CaptureSettings
 from eyas.capture.own import own_share
 from eyas.capture.runner import capture_to_dump
 from eyas.data.chats import Chat, read_chats, write_chats
+from eyas.data.journal import journal_of
 from eyas.data.overlap import overlap
 from eyas.data.prepare import PrepareSettings, prepare
 from eyas.data.regenerate import regenerate
@@ -117,7 +118,7 @@ class _Quickstart:
                 self._write_prompts,
                 inputs=(target,),
                 outputs=(self.prompts, self.heldout),
-                scratch=(_journal(self.prompts),),
+                scratch=(journal_of(self.prompts),),
             ),
             Act(
                 "answers",
@@ -126,7 +127,7 @@ class _Quickstart:
                 self._answer,
                 inputs=(target, self.prompts),
                 outputs=(self.train, self.prepared),
-                scratch=(_journal(self.train),),
+                scratch=(journal_of(self.train),),
             ),
             Act(
                 "dump",
@@ -314,7 +315,3 @@ def _built_in(name: str) -> list[Chat]:
 
 def _words(chat: Chat) -> str:
     return "\n".join(str(message["content"]) for message in chat.messages)
-
-
-def _journal(path: Path) -> Path:
-    return path.with_name(path.name + ".journal")
