@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from eyas.errors import UserError, WiringError
+from eyas.errors import UserError, WiringError, in_words
 from eyas.taps import Tap, format_taps, parse_taps
 
 FORMAT = 1
@@ -95,7 +95,11 @@ class Wiring:
         unknown = sorted(set(value) - set(names) - {"wiring_format"})
         missing = sorted(set(names) - set(value))
         if unknown or missing:
-            raise UserError(f"{where}: wiring with unknown or missing fields", got=f"unknown {unknown}, missing {missing}", allowed=names)
+            raise UserError(
+                f"{where}: wiring with unknown or missing fields",
+                got=f"unknown {in_words(unknown)}; missing {in_words(missing)}",
+                allowed=names,
+            )
         return Wiring(**{name: _parse_field(name, value[name], where) for name in names})
 
     def hash(self) -> str:

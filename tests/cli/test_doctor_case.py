@@ -54,6 +54,10 @@ def test_a_case_tells_what_moved(metrics, tmp_path, capsys):
     assert [item["code"] for item in value["findings"]] == ["metric-impossible"]
     add = ("doctor", "case", "add", case, "mine", "--command", "echo 3", "--number", "([0-9]+)", "--low", 2)
     assert run(*add) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("3. ")
+    assert said[0].endswith("asked: mine")
+    assert said[-1] == f"kept as entry 3 of the case {case}; run the command: eyas doctor case try {case} mine"
     assert run("doctor", "case", "try", case, "mine") == 1
     assert run("doctor", "case", "show", case, "--html", tmp_path / "story.html") == 0
     lines = capsys.readouterr().out

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import modeling_gguf_pytorch_utils
 
 from eyas.errors import UserError
 from eyas.files import sha256_file
@@ -184,3 +185,11 @@ def test_pull_gives_a_folder_with_the_dequantised_weights_that_loads(cache, monk
     assert target.stop_ids == (1,)
     assert target.tokenizer.chat_template
     assert "NOT the original weights" in (out / "README.md").read_text()
+
+
+def test_reading_gguf_draws_no_bar(capsys):
+    with gguf.without_bar():
+        assert list(modeling_gguf_pytorch_utils.tqdm(range(3), desc="tensors")) == [0, 1, 2]
+    assert capsys.readouterr().err == ""
+    assert list(modeling_gguf_pytorch_utils.tqdm(range(3), desc="tensors")) == [0, 1, 2]
+    assert "tensors" in capsys.readouterr().err

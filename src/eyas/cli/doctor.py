@@ -164,25 +164,15 @@ def _names(text: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
 
 
-def _plan(exhibits: object, options: object, as_json: bool) -> None:
+def _plan(exhibits: Exhibits, options: Options, as_json: bool) -> None:
     from rich.console import Console
 
-    from eyas.doctor.exhibits import Exhibits, Options
     from eyas.doctor.planning import plan
     from eyas.doctor.terminal import show_plan
 
-    assert isinstance(exhibits, Exhibits)
-    assert isinstance(options, Options)
     found = plan(exhibits, options)
     if as_json:
-        emit(
-            {
-                "plan": [
-                    {"code": h.code, "kind": h.kind, "depth": h.depth, "claim": h.claim, "test": h.test, "seconds": h.seconds, "missing": m}
-                    for h, m in found
-                ]
-            },
-            True,
-        )
+        fields = ("code", "kind", "depth", "claim", "test", "seconds")
+        emit({"plan": [{**{name: getattr(item, name) for name in fields}, "missing": missing} for item, missing in found]}, True)
     else:
         show_plan(found, Console(highlight=False))

