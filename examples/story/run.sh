@@ -38,4 +38,4 @@ evaluate() { eyas evaluate --target "$out/target" --draft "$draft" --chats "$pro
 evaluate >"$out/right.json"
 evaluate --as-if "$fed" >"$out/wrong.json"
 
-.venv/bin/python examples/story/table.py "$out/right.json" "$out/wrong.json" docs/story.md
+.venv/bin/python examples/story/table.py "$out/right.json" "$out/wrong.json" benchmarks/results/story.json docs/story.md

@@ -1,15 +1,15 @@
-"""Put two evaluations of one draft side by side into docs/story.md: python table.py RIGHT.json WRONG.json PAGE"""
+"""Put two evaluations of one draft side by side into docs/story.md, and keep both: python table.py RIGHT.json WRONG.json KEPT.json PAGE"""
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
-from eyas.files import read_json, write_text
+from eyas.files import read_json, write_json, write_text
+from eyas.marks import fill
 
-BEGIN, END = "<!-- table: examples/story/run.sh -->", "<!-- end of table -->"
+WRITER = "examples/story/run.sh"
 
 
 def table(right: dict[str, Any], wrong: dict[str, Any]) -> str:
@@ -28,17 +28,11 @@ def table(right: dict[str, Any], wrong: dict[str, Any]) -> str:
     return "\n".join(head + [f"| {name} | {left} | {other} |" for name, (left, other) in rows])
 
 
-def fill(page: str, text: str) -> str:
-    """`page` with what stands between the two marks replaced by `text`."""
-    pattern = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), flags=re.DOTALL)
-    filled, count = pattern.subn(lambda _: f"{BEGIN}\n{text}\n{END}", page)
-    if count != 1:
-        raise SystemExit(f"the page must hold {BEGIN!r} and {END!r} once")
-    return filled
-
-
 if __name__ == "__main__":
-    right_path, wrong_path, page_path = map(Path, sys.argv[1:])
-    content = table(read_json(right_path, "the evaluation"), read_json(wrong_path, "the evaluation"))
-    write_text(page_path, fill(page_path.read_text(encoding="utf-8"), content))
+    right_path, wrong_path, kept_path, page_path = map(Path, sys.argv[1:])
+    right, wrong = (read_json(path, "the evaluation") for path in (right_path, wrong_path))
+    content = table(right, wrong)
+    page = fill(page_path.read_text(encoding="utf-8"), "table", WRITER, content)
+    write_json(kept_path, {"right": right, "wrong": wrong})
+    write_text(page_path, page)
     print(content)

@@ -12,7 +12,6 @@ from eyas.cli.main import main
 from eyas.targets.tiny_text import tiny_chats
 
 TABLE = Path(__file__).parents[2] / "examples" / "story" / "table.py"
-PAGE = Path(__file__).parents[2] / "docs" / "story.md"
 TRAINED_ON, FED = "embed,layer:0,layer:1", "layer:0,layer:1,layer:3"
 TRAINING = ["--steps", 100, "--learning-rate", 5e-3, "--tokens-per-batch", 512]  # 75 % right, 55 % on the wrong states
 
@@ -57,15 +56,6 @@ def test_the_story_in_small(tiny_targets, tmp_path, run, story):
     assert f"| states fed | `{TRAINED_ON}` | `{FED}` |" in lines
     accuracy = next(line for line in lines if line.startswith("| first-token accuracy"))
     assert f"{100 * right['loops']['without_loops']['first_token_accuracy']:.1f} %" in accuracy
-
-
-def test_the_page_takes_the_table(story):
-    page = PAGE.read_text(encoding="utf-8")
-    filled = story.fill(page, "| new |")
-    assert "| new |" in filled
-    assert story.fill(filled, "| newer |").count("| new") == 1
-    with pytest.raises(SystemExit, match="once"):
-        story.fill("no marks", "| new |")
 
 
 def test_the_columns_cannot_be_swapped(story):
