@@ -64,6 +64,8 @@ def _given(exam: Examination, target: Target, data: Path) -> list[Text]:
     try:
         texts, why = _chats(exam, data), ""
     except UserError as error:
+        if data.is_dir():
+            raise  # it holds ids, and no chats to answer anew
         texts, why = [], f": {error.what}"
     asked = len(list(read_chats(data))) if data.is_file() else 0
     if texts and 2 * len(texts) >= min(asked, _CHATS):
