@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from eyas.data.chats import Chat, read_chats
+from eyas.data.chats import Chat, places, read_chats, read_some
 from eyas.errors import UserError
 
 
@@ -141,3 +141,18 @@ def test_two_chats_of_one_id_are_named_by_file_and_line(tmp_path):
     with pytest.raises(UserError) as error:
         _with_own_ids(list(read_chats(path)))
     assert f"x: {path}, line 1, and {path}, line 3" in str(error.value)
+
+
+@pytest.mark.parametrize(("total", "count"), [(10, 3), (3, 10), (1, 1), (7, 7)])
+def test_some_of_many_are_those_that_stand_at_equal_distances(tmp_path, total, count):
+    path = write(tmp_path / "c.jsonl", *({"id": str(n), "messages": [{"role": "user", "content": "x"}]} for n in range(total)))
+    some, found = read_some(path, count)
+    assert found == total
+    assert [int(chat.id) for chat in some] == places(total, count)
+    assert len(some) == min(total, count)
+
+
+def test_the_places_are_spread_evenly():
+    assert places(10, 3) == [1, 5, 8]
+    assert places(4, 4) == [0, 1, 2, 3]
+    assert places(0, 3) == []

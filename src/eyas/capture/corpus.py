@@ -70,4 +70,4 @@ def corpus_of(prepared: Prepared) -> Corpus:
 
 
 def _texts(samples: Iterable[Tokens]) -> Iterable[Text]:
-    return (Text(sample.id, tuple(sample.token_ids), tuple(bool(kept) for kept in sample.loss_mask)) for sample in samples)
+    return (Text(sample.id, sample.token_ids, sample.loss_mask) for sample in samples)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ import torch
 
 from eyas.data.store import Plan
 from eyas.errors import UserError, WiringError
-from eyas.files import sha256_text
 
 
 @dataclass(frozen=True)
@@ -18,13 +18,13 @@ class Text:
     """One prepared chat: token ids, and for each whether it belongs to an answer."""
 
     id: str
-    token_ids: tuple[int, ...]
-    loss_mask: tuple[bool, ...]
+    token_ids: Sequence[int]
+    loss_mask: Sequence[int]
 
     @property
     def num_scored_rows(self) -> int:
         """Rows p whose tokens p+1 and p+2 are both answer tokens."""
-        return sum(a and b for a, b in zip(self.loss_mask[1:], self.loss_mask[2:], strict=False))
+        return sum(1 for a, b in zip(self.loss_mask[1:], self.loss_mask[2:], strict=False) if a and b)
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,21 @@ class Corpus:
 
     def hash(self) -> str:
         """Over the very ids and masks, whatever file they came from."""
-        return sha256_text(repr([(text.id, text.token_ids, text.loss_mask) for text in self.texts]))
+        digest = hashlib.sha256(b"[")
+        for number, text in enumerate(self.texts):  # one at a time: written out, a large corpus takes many times its own room
+            written = repr((text.id, tuple(text.token_ids), tuple(map(bool, text.loss_mask))))
+            digest.update((", " * bool(number) + written).encode())
+        digest.update(b"]")
+        return digest.hexdigest()
 
     def token_counts(self, vocab_size: int) -> torch.Tensor:
         """Counts [V] over answer tokens, of the training texts where there are any."""
         texts = self.texts[: self.num_training] or self.texts
-        answer = [token for text in texts for token, kept in zip(text.token_ids, text.loss_mask, strict=True) if kept]
-        return torch.bincount(torch.tensor(answer, dtype=torch.long), minlength=vocab_size)
+        counts = torch.zeros(vocab_size, dtype=torch.long)
+        for text in texts:
+            ids_T, mask_T = torch.tensor(text.token_ids, dtype=torch.long), torch.tensor(text.loss_mask, dtype=torch.bool)
+            counts += torch.bincount(ids_T[mask_T], minlength=vocab_size)
+        return counts
 
     def check(self, vocab_size: int, max_length: int | None) -> None:
         """Raises UserError for a text that the target cannot read, or if there is nothing to learn."""

@@ -156,7 +156,13 @@ class _Run:
         if not target.layout.writes:
             return [], check
         samples = [
-            Sample(torch.tensor(text.token_ids), torch.tensor(text.loss_mask), one.states[:, :width].cpu(), teacher.cpu(), one.top1.cpu())
+            Sample(
+                token_ids=torch.tensor(text.token_ids),
+                loss_mask=torch.tensor(text.loss_mask, dtype=torch.bool),
+                states=one.states[:, :width].cpu(),
+                teacher=teacher.cpu(),
+                top1=one.top1.cpu(),
+            )
             for text, one, teacher in zip(texts, captured, teachers, strict=True)
         ]
         return samples, check

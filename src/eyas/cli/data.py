@@ -238,7 +238,7 @@ def _shower(count: int, as_json: bool) -> Callable[[Any, Tokens], None]:
         start = 0
         for at in range(1, len(sample.token_ids) + 1):
             if at == len(sample.token_ids) or sample.loss_mask[at] != sample.loss_mask[start]:
-                text.append(tokenizer.decode(sample.token_ids[start:at]), style="bold green" if sample.loss_mask[start] else "dim")
+                text.append(tokenizer.decode(list(sample.token_ids[start:at])), style="bold green" if sample.loss_mask[start] else "dim")
                 start = at
         console.print(
             f"--- {sample.id}: {sum(sample.loss_mask)} of {len(sample.token_ids)} tokens supervised", markup=False, highlight=False

@@ -73,6 +73,22 @@ def read_chats(path: Path) -> Iterator[Chat]:
         raise UserError(f"{path} holds no chats", got="no line with anything on it", allowed=_SHAPES, remedy="write one chat a line")
 
 
+def read_some(path: Path, count: int) -> tuple[list[Chat], int]:
+    """At most `count` chats of a file, at equal distances, and how many it holds; of a large file only these are held.
+
+    Raises UserError as `read_chats` does.
+    """
+    total = sum(1 for _ in read_chats(path))
+    wanted = set(places(total, count))
+    return [chat for place, chat in enumerate(read_chats(path)) if place in wanted], total
+
+
+def places(total: int, count: int) -> list[int]:
+    """The places of at most `count` of `total` items, at equal distances, so that a small part still holds every domain."""
+    count = min(count, total)
+    return [(2 * number + 1) * total // (2 * count) for number in range(count)]
+
+
 def without_content(message: Mapping[str, Any]) -> bool:
     """Whether a message says nothing at all: a template would make the word None of it, or refuse it."""
     return message.get("content") is None and not any(message.get(key) for key in ("tool_calls", "function_call", "reasoning_content"))

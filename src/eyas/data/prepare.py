@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,8 +68,8 @@ def prepare(
     if not stop_ids:
         raise UserError(f"{target} names no end-of-turn token", remedy="put eos_token_id into its generation_config.json")
     before = _prepared_before(out)
-    chats = [(path, chat) for path in files for chat in read_chats(path)]
-    kept, skipped = _render_all(renderer, chats)
+    num_chats = sum(1 for _ in _chats(files))  # what is no chat is found before any is rendered
+    kept, skipped = _render_all(renderer, files, num_chats)
     if not kept:
         raise UserError("no chat is left to learn from", got=_counted(skipped), remedy="see the reasons; each chat needs an answer")
     splits = _split(kept, settings.validation)
@@ -84,7 +84,7 @@ def prepare(
         "chat_template_hash": sha256_text(renderer.template),
         "corpus_hash": corpus_hash(splits["train"] + splits["validation"]),
         "sources": [{"file": path.name, "sha256": sha256_file(path)} for path in files],
-        "chats_read": len(chats),
+        "chats_read": num_chats,
         **{name: _figures(splits[name], stop_ids, settings.max_length) for name in SPLITS},
         "skipped_by_reason": _counted(skipped),
         "skipped": skipped,
@@ -116,15 +116,20 @@ def _require_same(out: Path, before: dict[str, Any], info: dict[str, Any]) -> No
         )
 
 
-def _render_all(renderer: ChatRenderer, chats: list[tuple[Path, Chat]]) -> tuple[list[_Rendered], list[dict[str, str]]]:
+def _chats(files: Sequence[Path]) -> Iterator[tuple[Path, Chat]]:
+    return ((path, chat) for path in files for chat in read_chats(path))
+
+
+def _render_all(renderer: ChatRenderer, files: Sequence[Path], num_chats: int) -> tuple[list[_Rendered], list[dict[str, str]]]:
+    """One chat at a time: of a large corpus only the tokens are held."""
     kept: list[_Rendered] = []
     skipped: list[dict[str, str]] = []
     seen: set[str] = set()
-    with Progress("rendering chats", len(chats), "chats") as progress:
-        for path, chat in chats:
+    with Progress("rendering chats", num_chats, "chats") as progress:
+        for path, chat in _chats(files):
             progress.advance(1)
             try:
-                tokens = renderer.render(chat)
+                tokens = renderer.render(chat).packed()
             except SkippedChat as reason:
                 skipped.append({"id": chat.id, "file": path.name, "reason": str(reason)})
                 continue

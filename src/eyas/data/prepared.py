@@ -50,8 +50,8 @@ def write_prepared(folder: Path, splits: dict[str, Sequence[Tokens]], info: dict
         offsets = [0]
         for sample in samples:
             offsets.append(offsets[-1] + len(sample.token_ids))
-        tensors[f"{name}.token_ids"] = torch.tensor([token for sample in samples for token in sample.token_ids], dtype=torch.int32)
-        tensors[f"{name}.loss_mask"] = torch.tensor([flag for sample in samples for flag in sample.loss_mask], dtype=torch.uint8)
+        tensors[f"{name}.token_ids"] = _joined([sample.token_ids for sample in samples], torch.int32)
+        tensors[f"{name}.loss_mask"] = _joined([sample.loss_mask for sample in samples], torch.uint8)
         tensors[f"{name}.offsets"] = torch.tensor(offsets, dtype=torch.int64)
     save_file(tensors, folder / "tokens.safetensors")
     write_json(folder / "ids.json", {name: [sample.id for sample in samples] for name, samples in splits.items()})
@@ -83,7 +83,11 @@ def read_prepared(path: Path) -> Prepared:
 
 
 def _samples(tensors: dict[str, torch.Tensor], name: str, ids: list[str]) -> list[Tokens]:
-    token_ids, loss_mask = tensors[f"{name}.token_ids"].tolist(), tensors[f"{name}.loss_mask"].bool().tolist()
+    token_ids, loss_mask = tensors[f"{name}.token_ids"], tensors[f"{name}.loss_mask"].bool()
     offsets = tensors[f"{name}.offsets"].tolist()
     spans = zip(offsets[:-1], offsets[1:], ids, strict=True)
-    return [Tokens(token_ids[start:end], loss_mask[start:end], chat_id) for start, end, chat_id in spans]
+    return [Tokens(token_ids[start:end].tolist(), loss_mask[start:end].tolist(), chat_id).packed() for start, end, chat_id in spans]
+
+
+def _joined(parts: Sequence[Sequence[int]], dtype: torch.dtype) -> torch.Tensor:
+    return torch.cat([torch.zeros(0, dtype=dtype), *(torch.tensor(part, dtype=dtype) for part in parts)])

@@ -18,6 +18,7 @@ certain makes the chat a `SkippedChat` with a reason; no answer is guessed.
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -40,12 +41,16 @@ class SkippedChat(Exception):
 
 @dataclass(frozen=True)
 class Tokens:
-    """One rendered chat: equally long ids and mask (True where the target writes); `num_cut_off` answers had no end."""
+    """One rendered chat: equally long ids and mask (1 where the target writes); `num_cut_off` answers had no end."""
 
-    token_ids: list[int]
-    loss_mask: list[bool]
+    token_ids: Sequence[int]
+    loss_mask: Sequence[int]
     id: str
     num_cut_off: int = 0
+
+    def packed(self) -> Tokens:
+        """The same in five bytes a token, for keeping many: lists of Python's numbers take forty."""
+        return replace(self, token_ids=array("i", self.token_ids), loss_mask=array("b", self.loss_mask))
 
 
 @dataclass(frozen=True)

@@ -111,8 +111,9 @@ def _setting(exam: Examination) -> tuple[Bench | None, Target | None, list[tuple
     prompts = []
     for text in exam.texts:
         start = next((place for place, own in enumerate(text.loss_mask) if own), 0)
-        if start > 2 and text.token_ids[:start] not in prompts:
-            prompts.append(tuple(text.token_ids[:start]))
+        prompt = tuple(text.token_ids[:start])
+        if start > 2 and prompt not in prompts:
+            prompts.append(prompt)
         if len(prompts) == _PROMPTS:
             break
     return (bench, target, prompts) if prompts else (None, None, [])

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from eyas.data.chats import Chat, without_content
+from eyas.data.chats import Chat, places, without_content
+from eyas.data.render import chat_template_text
 from eyas.engine.engine import Engine
 from eyas.engine.request import Output, SamplingParams
 from eyas.errors import UserError
@@ -47,8 +48,7 @@ def render_prompts(target: Target, chats: Sequence[Chat], max_new_tokens: int) -
 
     Raises UserError if no chat gives a prompt, or if the target has no chat template.
     """
-    if not target.tokenizer.chat_template:
-        raise UserError("the target has no chat template, so chats cannot be rendered", got=target.name, remedy="use an instruct model")
+    chat_template_text(target.tokenizer)
     room = target.max_positions - max_new_tokens
     prompts, skipped = [], []
     for chat in chats:
@@ -91,9 +91,8 @@ def max_length(prompts: Sequence[Prompt], max_new_tokens: int) -> int:
 
 
 def spread(items: Sequence[Item], count: int) -> list[Item]:
-    """At most `count` of the items, at equal distances, so that a small part still holds every domain."""
-    count = min(count, len(items))
-    return [items[(2 * number + 1) * len(items) // (2 * count)] for number in range(count)]
+    """At most `count` of the items, at equal distances."""
+    return [items[place] for place in places(len(items), count)]
 
 
 def _answer(prompt: Prompt, output: Output, stop_ids: tuple[int, ...]) -> Answer:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from eyas.data.chats import read_chats
+from eyas.data.chats import read_chats, read_some
 from eyas.draft.checkpoint import read_wiring, require_taps
 from eyas.engine.pair import ServingPair, load_pair
 from eyas.errors import UserError
@@ -69,11 +69,10 @@ class Result:
 
 def run_job(job: Job) -> Result:
     """Wirings are compared before a tensor is read. Raises UserError for anything wrong with what was given."""
-    chats = list(read_chats(job.chats))
+    chats = list(read_chats(job.chats)) if job.max_chats is None else read_some(job.chats, job.max_chats)[0]
     warnings = list(_check_taps(job))
     pair = _load(job, job.dtype)
     prompts, skipped = render_prompts(pair.target, chats, job.settings.max_new_tokens)
-    prompts = spread(prompts, job.max_chats or len(prompts))
     warnings += [*pair.warnings, *skipped]
     for warning in warnings:
         console.print(f"warning: {warning}", markup=False, highlight=False)

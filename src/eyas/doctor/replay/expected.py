@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, ruled_out, suspected, untestable
@@ -102,7 +101,7 @@ def _sampled(target: Target, prompts: list[Prompt], temperature: float) -> list[
 
 def _answer(text: Text) -> Answer | None:
     """The text's first answer behind all that stands before it."""
-    mask: Sequence[bool] = text.loss_mask
+    mask = text.loss_mask
     start = next((place for place, own in enumerate(mask) if own), None)
     if start is None or start == 0:
         return None

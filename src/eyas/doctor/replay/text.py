@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from eyas.data.chats import read_chats
+from eyas.data.chats import read_some
 from eyas.data.render import ChatRenderer, SkippedChat
 from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, percent, ruled_out, suspected, untestable
 from eyas.doctor.replay.beginnings import check_beginnings
 from eyas.errors import UserError
-from eyas.evaluate.answers import spread
 from eyas.targets.loading import load_stop_ids, load_tokenizer, tokenizer_hash
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ def check_data(exam: Examination) -> Outcome:
     try:
         tokenizer = load_tokenizer(str(exam.target.folder), exam.exhibits.trust_remote_code)
         renderer = ChatRenderer(tokenizer, load_stop_ids(str(exam.target.folder), tokenizer), 4096)
-        chats = spread(list(read_chats(data)), _CHATS)
+        chats, _ = read_some(data, _CHATS)
     except UserError as error:
         fault = Fault(
             "data-broken", "data", (Evidence(" ".join(str(error).split())),), "mend the file: one JSON object with messages a line", 0.7

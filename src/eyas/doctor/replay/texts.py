@@ -15,7 +15,7 @@ import torch
 
 from eyas.capture.corpus import read_corpus
 from eyas.capture.plan import Text
-from eyas.data.chats import read_chats
+from eyas.data.chats import read_chats, read_some
 from eyas.errors import UserError
 from eyas.evaluate.answers import greedy_answers, render_prompts, spread
 from eyas.evaluate.infer.evidence import MIN_ROWS, Batch, Evidence, gather_evidence
@@ -67,7 +67,7 @@ def _given(exam: Examination, target: Target, data: Path) -> list[Text]:
         if data.is_dir():
             raise  # it holds ids, and no chats to answer anew
         texts, why = [], f": {error.what}"
-    asked = len(list(read_chats(data))) if data.is_file() else 0
+    asked = sum(1 for _ in read_chats(data)) if data.is_file() else 0
     if texts and 2 * len(texts) >= min(asked, _CHATS):
         return texts
     exam.notes.append(f"{len(texts)} of {asked} chats of --data have answers that can be replayed, so the target answers them anew{why}")
@@ -77,17 +77,17 @@ def _given(exam: Examination, target: Target, data: Path) -> list[Text]:
 def _chats(exam: Examination, data: Path) -> list[Text]:
     """Of a file with many chats, some from everywhere: a replay needs no more rows than it measures."""
     target, trusted = str(exam.exhibits.target), exam.exhibits.trust_remote_code
-    chats = list(read_chats(data)) if data.is_file() else []
-    if len(chats) <= _CHATS:
+    chats, total = read_some(data, _CHATS) if data.is_file() else ([], 0)
+    if total <= _CHATS:
         return list(read_corpus(data, target, trusted).texts)
     with tempfile.TemporaryDirectory() as folder:
         some = Path(folder) / data.name
-        write_text(some, "".join(json.dumps(chat.to_json()) + "\n" for chat in spread(chats, _CHATS)))
+        write_text(some, "".join(json.dumps(chat.to_json()) + "\n" for chat in chats))
         return list(read_corpus(some, target, trusted).texts)
 
 
 def _answered(target: Target, chats: Path) -> list[Text]:
-    prompts, _ = render_prompts(target, list(read_chats(chats)), _NEW_TOKENS)
+    prompts, _ = render_prompts(target, read_some(chats, _CHATS)[0], _NEW_TOKENS)
     answers = greedy_answers(target, spread(prompts, _PROMPTS), _NEW_TOKENS, _BATCH)
     return [
         Text(answer.prompt.id, tuple(answer.token_ids), (*(False for _ in answer.prompt.token_ids), *(True for _ in answer.tokens)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from eyas.data.chats import Chat, read_chats
+from eyas.data.chats import Chat, read_some
 from eyas.doctor.server.protocol import Server
 from eyas.errors import UserError
 from eyas.evaluate.answers import Prompt, render_prompts, spread
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 TOKENS = 64  # of an answer, at most
 ALONE, TOGETHER, LONG = 8, 24, 3
+_CHATS = 400  # of a file with more, some from everywhere are looked at
 _LONGEST = 3000  # tokens of a long prompt: more than one chunk of every default, and cheap enough to compute here
 _HELD_OUT = Path(__file__).parents[2] / "data" / "prompts" / "heldout.jsonl"
 
@@ -36,7 +37,7 @@ def short_questions(exam: Examination, server: Server, salt: str) -> tuple[Quest
     """The user's own prompts where --data was given, no two alike. Raises UserError if there are none that can be asked."""
     target = exam.loaded_target
     if target is None:
-        chats = [_opened(chat) for chat in read_chats(_data(exam, folder_allowed=False))]
+        chats = [_opened(chat) for chat in read_some(_data(exam, folder_allowed=False), _CHATS)[0]]
         unlike_chats = list({repr(chat.messages): chat for chat in chats if chat.messages}.values())
         if not unlike_chats:
             raise UserError("--data has no chat with a user turn", remedy="give chats as JSON Lines")
@@ -76,7 +77,7 @@ def _prompts(exam: Examination, server: Server, target: Target) -> list[Prompt]:
         starts = ((text, next((place for place, own in enumerate(text.loss_mask) if own), 0)) for text in texts)
         found = [Prompt(text.id, "", tuple(text.token_ids[:start])) for text, start in starts if start > 1]
     else:
-        found = render_prompts(target, list(read_chats(data)), TOKENS)[0]
+        found = render_prompts(target, read_some(data, _CHATS)[0], TOKENS)[0]
     room = (server.about.max_length or 1 << 30) - TOKENS - 32
     fitting = [prompt for prompt in found if len(prompt.token_ids) <= room]
     if not fitting:
