@@ -65,6 +65,17 @@ def test_links_resolve(path):
     assert broken_links(path) == []
 
 
+def lost_files(path: Path) -> list[str]:
+    """Files of this repository that are named in the text, and are not there."""
+    named = re.findall(r"`((?:src|tests|benchmarks|examples|docs|eyas)/[\w./-]+)`", path.read_text(encoding="utf-8"))
+    return [name for name in named if not any((ROOT / folder / name).exists() for folder in ("", "src"))]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_that_are_named_exist(path):
+    assert lost_files(path) == []
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_line_of_source_is_named(path):
     assert re.findall(r"\.py(?::|#L)\d+|\blines? \d+ (?:of|in) `?\w+\.py", path.read_text(encoding="utf-8")) == []
@@ -91,7 +102,10 @@ def test_the_first_screen_shows_the_two_commands():
 
 def test_these_checks_can_fail(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text("# Head\n[a](#head) [b](#none) [c](none.md) [d](page.md)\n\n```sh\neyas \\\n  --version\n```\n")
+    page.write_text(
+        "# Head\n[a](#head) [b](#none) [c](none.md) [d](page.md)\n`docs/no.md` `eyas/files.py`\n\n```sh\neyas \\\n  --version\n```\n"
+    )
+    assert lost_files(page) == ["docs/no.md"]
     assert broken_links(page) == ["#none", "none.md"]
     assert shell_commands(page) == ["eyas --version"]
     with pytest.raises(Exception, match="nonsense"):
