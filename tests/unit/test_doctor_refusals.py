@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 from eyas.doctor import diagnose
 from eyas.doctor.exhibits import Exhibits, Options
+from eyas.doctor.fix import DIFF, fix
 from eyas.errors import UserError
 
 STATIC = Options(depths=("static",))
@@ -44,3 +45,12 @@ def test_a_draft_of_which_fc_is_lost_is_still_a_draft(tmp_path: Path):
     save_file({"midlayer.mlp.up_proj.weight": torch.zeros(4, 4)}, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 4, "num_attention_heads": 1}))
     assert diagnose(Exhibits(draft=tmp_path), STATIC).verdict in ("fault", "inconclusive")
+
+
+def test_a_fix_has_no_place_where_something_lies_already(tmp_path: Path):
+    """Refused at the start, whatever lies there: an earlier fix too would be refused when all was worked out."""
+    (tmp_path / "draft").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / DIFF).write_text("what an earlier fix changed\n")
+    with pytest.raises(UserError, match="exists and is not empty"):
+        fix(Exhibits(draft=tmp_path / "draft"), STATIC, tmp_path / "out")

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from eyas.errors import UserError
 from eyas.targets import loading
 from eyas.targets.devices import resolve_device
-from eyas.targets.loading import load_config, load_target, load_tokenizer, tokenizer_hash
+from eyas.targets.loading import load_config, load_stop_ids, load_target, load_tokenizer, tokenizer_hash
 
 CPU = torch.device("cpu")
 CONFIGS: dict[str, dict[str, object]] = {
@@ -79,6 +79,23 @@ def test_weights_that_are_not_finite_are_named(folder: Path, weight: float) -> N
     with pytest.raises(UserError, match="not finite") as caught:
         load(folder)
     assert "norm.weight" in str(caught.value.got)
+
+
+def test_a_generation_config_that_cannot_be_read_is_refused(folder: Path) -> None:
+    """Without the end-of-turn tokens that it names, answers would go on behind the target's own."""
+    (folder / "generation_config.json").write_text('{"eos_token_id": [2, ')
+    with pytest.raises(UserError, match=r"generation_config\.json"):
+        load(folder)
+    with pytest.raises(UserError, match=r"generation_config\.json"):
+        load_stop_ids(str(folder), load_tokenizer(str(folder)))
+
+
+def test_without_a_generation_config_the_config_says_where_an_answer_ends(folder: Path) -> None:
+    tokenizer = load_tokenizer(str(folder))
+    (folder / "generation_config.json").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": 7}))
+    assert load_stop_ids(str(folder), tokenizer) == (7,)
 
 
 def test_a_pickled_checkpoint_is_not_read(folder: Path) -> None:

@@ -185,9 +185,7 @@ class Examination:
 
     def missing(self, needs: tuple[str, ...]) -> str | None:
         """What a hypothesis needs and was not given, in words; None if all is there."""
-        given = set(self.exhibits.given())
-        given |= {"figures", "readings"} if given & {"metrics", "log"} else set()
-        given |= {"readings"} if "server" in given else set()
+        given = self.exhibits.sources()
         for need in needs:
             if need == "layers":
                 if self.exhibits.target is None:

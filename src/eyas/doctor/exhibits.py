@@ -63,6 +63,13 @@ class Exhibits:
         names = ("target", "draft", "dump", "data", "engine", "server", "metrics", "log")
         return tuple(name for name in names if getattr(self, name) is not None)
 
+    def sources(self) -> set[str]:
+        """What was given, by the names that hypotheses need things by: `figures` out of a log, `readings` out of a server too."""
+        given = set(self.given())
+        if given & {"metrics", "log"}:
+            given |= {"figures", "readings"}
+        return given | {"readings"} if "server" in given else given
+
     def to_json(self) -> dict[str, Any]:
         """Names without the folders or the scheme above them: a report goes to other people."""
         return {name: Path(str(getattr(self, name))).name or str(getattr(self, name)) for name in self.given()}

@@ -24,7 +24,7 @@ from eyas.draft.checkpoint import CARD, LoadedDraft, check_vocab_map, draft_wiri
 from eyas.draft.config import DraftConfig
 from eyas.draft.model import Eagle3Draft
 from eyas.errors import UserError
-from eyas.files import write_text
+from eyas.files import check_folder_free, write_text
 from eyas.formats.exporting import export_loaded
 from eyas.formats.registry import FORMATS
 from eyas.targets.describe import target_wiring
@@ -87,13 +87,12 @@ def _about_draft(diagnosis: Diagnosis) -> tuple[str, ...]:
 
 
 def _check_place(draft: Path, out: Path) -> None:
-    """Never in place, and never over anything but an earlier fix."""
+    """Never in place, and never over anything: said before the examination, not behind it."""
     if out.resolve() == draft.resolve() or draft.resolve() in out.resolve().parents:
         raise UserError(
             "--out is the draft itself, or lies in it", got=str(out), remedy="name another folder: a draft is never mended in place"
         )
-    if out.exists() and not (out / DIFF).is_file() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} exists and is not empty", remedy="give another --out, or remove it first")
+    check_folder_free(out)
 
 
 def _writable(exam: Examination) -> Subject:

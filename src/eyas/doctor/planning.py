@@ -11,9 +11,7 @@ def plan(exhibits: Exhibits, options: Options) -> list[tuple[Hypothesis, str | N
     """Each hypothesis with what was not given for it. Raises UserError for exhibits that do not exist."""
     exhibits.check()
     options.check()
-    given = set(exhibits.given())
-    given |= {"figures", "readings"} if given & {"metrics", "log"} else set()
-    given |= {"readings"} if "server" in given else set()
+    given = exhibits.sources()
     given |= {"layers"} if "target" in given else set()
     given |= {"samples"} if "dump" in given else set()
     given |= {"replay"} if {"target", "draft"} <= given else set()

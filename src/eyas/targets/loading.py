@@ -121,6 +121,7 @@ def load_target(
     """
     config = load_config(target, trust_remote_code)
     family = family_of(config.model_type)
+    _check_generation_config(target)
     if Path(target).is_dir():
         _check_weight_files(Path(target))
     shares = distributed_config(config, family, layout)
@@ -208,12 +209,20 @@ def _stop_ids(generation: Any, tokenizer: Any) -> tuple[int, ...]:
 
 
 def load_stop_ids(target: str, tokenizer: Any, trust_remote_code: bool = False) -> tuple[int, ...]:
-    """What `Target.stop_ids` will be, without loading the weights."""
+    """What `Target.stop_ids` will be, without loading the weights. Raises UserError for a broken generation_config.json."""
+    _check_generation_config(target)
     try:
         generation = GenerationConfig.from_pretrained(target)
-    except Exception:  # without a readable generation_config.json the model's config says it
+    except OSError:  # there is none: the model's config says it
         generation = GenerationConfig.from_model_config(load_config(target, trust_remote_code))
     return _stop_ids(generation, tokenizer)
+
+
+def _check_generation_config(target: str) -> None:
+    """transformers goes on without one that it cannot read: answers would then end elsewhere than the target's own do."""
+    path = Path(target) / "generation_config.json"
+    if path.is_file():
+        read_json(path, "the target's generation_config.json")
 
 
 def _check_finite(model: Any, target: str) -> None:
