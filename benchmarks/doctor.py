@@ -154,7 +154,8 @@ def main() -> None:
         todo = [case for case in todo if not options.important or case.name in IMPORTANT]
         num_rows = Options().rows if options.set else ROWS
         rows = examine(todo, folder_of, num_rows)
-    value = {"eyas": eyas.__version__, "machine": platform.machine(), "set": options.set.name if options.set else "tiny", **summary(rows), "cases": rows}
+    about = {"eyas": eyas.__version__, "machine": platform.machine(), "set": options.set.name if options.set else "tiny"}
+    value = {**about, **summary(rows), "cases": rows}
     write_json(options.out, value)
     print(json.dumps({name: part for name, part in value.items() if name != "cases"}, indent=2))
 
