@@ -108,7 +108,7 @@ def test_resume_with_other_settings_is_refused(target, tiny_dump: Path, tmp_path
         ({"steps": None}, "either --steps or --minutes"),
         ({"minutes": 1.0}, "either --steps or --minutes"),
         ({"learning_rate": float("nan")}, "--learning-rate"),
-        ({"decay": 1.5}, "--decay"),
+        ({"decay": 1.5}, "decay is out of range"),
     ],
 )
 def test_settings_that_cannot_train_are_refused(changes: dict[str, object], message: str) -> None:
@@ -134,5 +134,14 @@ def test_a_damaged_checkpoint_is_named(target, tiny_dump: Path, tmp_path: Path) 
     folder.save(5, trainer.draft, trainer.optimizer, {"tokens_passed": 1, "seconds": 1.0})
     weights = tmp_path / "draft.training" / "step-0000005" / "draft.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(UserError, match="step-0000005 is damaged"):
+        folder.load_newest(trainer.draft, trainer.optimizer)
+
+
+@pytest.mark.parametrize("record", [{"tokens_passed": 1}, {"tokens_passed": 1, "seconds": "1"}, {"tokens_passed": -1, "seconds": 1.0}])
+def test_a_checkpoint_whose_counters_are_lost_is_named(target, tiny_dump: Path, tmp_path: Path, record: dict[str, object]) -> None:
+    trainer = Trainer(target, Dump.open(tiny_dump), settings(), tmp_path / "draft")
+    folder = RunFolder(tmp_path / "draft.training", {})
+    folder.save(5, trainer.draft, trainer.optimizer, record)
     with pytest.raises(UserError, match="step-0000005 is damaged"):
         folder.load_newest(trainer.draft, trainer.optimizer)

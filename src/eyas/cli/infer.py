@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eyas.cli.options import DeviceOption, JsonOption, TargetOption, TrustRemoteCode, emit
+from eyas.cli.options import DeviceOption, DtypeOption, JsonOption, TargetOption, TrustRemoteCode, emit
 
 if TYPE_CHECKING:
     from eyas.evaluate.infer.infer import InferReport
@@ -20,7 +20,7 @@ def infer(
     data: Annotated[Path, typer.Option(help="Chats that the target answered: a folder of eyas data prepare, or a JSONL file.")],
     rows: Annotated[int, typer.Option(help="Rows to measure on; a verdict needs at least 2000.")] = 6000,
     device: DeviceOption = "auto",
-    dtype: Annotated[str, typer.Option("--dtype", help="bf16 or fp32.")] = "fp32",
+    dtype: DtypeOption = "fp32",
     trust_remote_code: TrustRemoteCode = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -50,7 +50,7 @@ def infer(
         check_identity(loaded, Trace.load(held.trace_file), f"the draft {held.name}")
     else:
         console.print("the draft brings no trace, so it is not known whether this is the target that it was trained on", highlight=False)
-    corpus.check(loaded.vocab_size, getattr(loaded.config, "max_position_embeddings", None))
+    corpus.check(loaded.vocab_size, loaded.max_positions)
     report = infer_wiring(loaded, held.draft, corpus.texts, InferSettings(num_rows=rows))
     if as_json:
         emit({**report.to_json(), "declared": [str(tap) for tap in held.wiring.taps]}, True)

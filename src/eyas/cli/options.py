@@ -11,7 +11,7 @@ import typer
 
 TargetOption = Annotated[str, typer.Option("--target", help="The target: a Hugging Face folder or a hub id.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N; auto takes a GPU if there is one.")]
-DtypeOption = Annotated[str, typer.Option("--dtype", help="bf16 or fp32.")]
+DtypeOption = Annotated[str, typer.Option("--dtype", help="bf16, fp32 or fp16.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; all else goes to stderr.")]
 TensorParallelOption = Annotated[int, typer.Option("--tp", help="Split the weights over so many ranks, which torchrun starts.")]
 RankTimeoutOption = Annotated[float, typer.Option("--rank-timeout", help="Seconds that a rank waits for another before it gives up.")]

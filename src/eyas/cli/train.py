@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from eyas.cli.options import DeviceOption, DtypeOption, JsonOption, TargetOption, TrustRemoteCode, emit
-
-if TYPE_CHECKING:
-    from eyas.capture.trace import Trace
-    from eyas.data.store import Dump
 
 
 def command(
@@ -48,16 +44,10 @@ def command(
     """
     import dataclasses
 
-    from eyas.capture.trace import check_identity
-    from eyas.data.store import Dump
-    from eyas.progress import console
     from eyas.taps import parse_taps
-    from eyas.targets.describe import target_wiring
     from eyas.targets.devices import dtype_name, resolve_device, resolve_dtype
-    from eyas.targets.loading import load_config, load_target
-    from eyas.train.loop import Trainer, check_place, check_request
+    from eyas.train.job import Job, run_job
     from eyas.train.settings import TrainSettings
-    from eyas.wiring import Wiring, require_match
 
     settings = TrainSettings(
         steps=steps,
@@ -76,44 +66,18 @@ def command(
         norm_output=norm_output,
         checkpoint_every=checkpoint_every,
     )
-    settings.check()
-    where, number_type = resolve_device(device), resolve_dtype(dtype)
-    check_place(out)
-    opened = Dump.open(dump)
-    opened.verify()  # a flipped bit, or a shard of another dump, would be learnt from in silence
-    wanted = target_wiring(target, trust_remote_code)
-    warnings = require_match(opened.wiring, "the dump", wanted, "the target")
-    if taps is not None:
-        require_match(opened.wiring, "the dump", Wiring(taps=parse_taps(taps)), "--taps")
-    check_request(opened, settings, load_config(target, trust_remote_code).get_text_config(decoder=True))
-    for difference in warnings:
-        if difference.field_class == "recorded":  # what is compared in numbers is the trace's business, below
-            console.print(f"warning: {difference.text('the dump', 'the target')}", markup=False, highlight=False)
-    if opened.wrong_teacher:
-        console.print(f"warning: the teacher of {dump}, {opened.wiring.teacher}, does not give the target's own tokens", highlight=False)
-    trace = _own_trace(opened)
-    loaded = load_target(target, device=where, dtype=number_type, trust_remote_code=trust_remote_code)
-    check_identity(loaded, trace, "the dump")
-    report = Trainer(loaded, opened, settings, out).run()
+    job = Job(
+        target=target,
+        dump=dump,
+        out=out,
+        settings=settings,
+        device=resolve_device(device),
+        dtype=resolve_dtype(dtype),
+        taps=None if taps is None else parse_taps(taps),
+        trust_remote_code=trust_remote_code,
+    )
+    report = run_job(job)
     if as_json:
         emit({"draft": str(out), **dataclasses.asdict(report)}, True)
     else:
         print(f"draft written to {out}\n{report.text()}")
-
-
-def _own_trace(dump: Dump) -> Trace:
-    """The dump's fingerprint of its target. Raises UserError if it is gone, or not the one that the wiring names."""
-    from eyas.capture.trace import Trace
-    from eyas.errors import UserError
-
-    if dump.trace_file is None:
-        raise UserError(f"{dump.path} has lost its trace", remedy="copy the dump again, whole")
-    trace = Trace.load(dump.trace_file)
-    if trace.hash() != dump.wiring.trace_hash:
-        raise UserError(
-            f"{dump.trace_file} is not the trace of this dump",
-            got=trace.hash(),
-            allowed=dump.wiring.trace_hash,
-            remedy="copy the dump again, whole; do not mix files of several dumps",
-        )
-    return trace

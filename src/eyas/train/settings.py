@@ -59,14 +59,13 @@ class TrainSettings:
                 raise UserError(f"--{name.replace('_', '-')} is out of range", got=value, allowed=f"1 to {largest:,}")
         if self.minutes is not None and not 0 < self.minutes <= _MOST_MINUTES:
             raise UserError("--minutes is out of range", got=self.minutes, allowed=f"more than 0, at most {_MOST_MINUTES:,}")
-        for name in ("learning_rate", "grad_clip"):
-            value = getattr(self, name)
+        for name, value in (("--learning-rate", self.learning_rate), ("grad_clip", self.grad_clip)):
             if not (value > 0 and math.isfinite(value)):
-                raise UserError(f"--{name.replace('_', '-')} is out of range", got=value, allowed="a positive, finite number")
+                raise UserError(f"{name} is out of range", got=value, allowed="a positive, finite number")
         if not -(2**63) <= self.seed < 2**63:
             raise UserError("--seed is out of range", got=self.seed, allowed="-2^63 to 2^63 - 1")
         if not 0 < self.decay <= 1:
-            raise UserError("--decay must lie in (0, 1]", got=self.decay)
+            raise UserError("decay is out of range", got=self.decay, allowed="more than 0, at most 1")
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

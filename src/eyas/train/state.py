@@ -70,6 +70,7 @@ class RunFolder:
             return None
         try:
             record = read_json(found[-1] / "state.json", "the checkpoint's state")
+            _check_record(record)
             draft.load_state_dict(load_file(found[-1] / "draft.safetensors"))
             _set_moments(draft, optimizer, load_file(found[-1] / "optimizer.safetensors"))
         except (OSError, SafetensorError, RuntimeError, UserError) as error:
@@ -90,6 +91,13 @@ class RunFolder:
 
     def _checkpoints(self) -> list[Path]:
         return sorted(self.path.glob("step-*"))
+
+
+def _check_record(record: dict[str, Any]) -> None:
+    for key, kinds in (("step", (int,)), ("tokens_passed", (int,)), ("seconds", (int, float))):
+        value: Any = record.get(key)
+        if type(value) not in kinds or not value >= 0:
+            raise UserError(f"state.json has no {key} to go on from", got=value)
 
 
 def _moments(draft: Eagle3Draft, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
