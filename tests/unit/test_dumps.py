@@ -178,15 +178,17 @@ def test_what_nobody_states_is_found_by_numbers_and_said(texts: Texts, tmp_path:
 
 
 def test_ids_mean_what_their_project_says(texts: Texts, tmp_path: Path):
-    write_specforge(texts, tmp_path)
-    assert import_dump(tmp_path, target=texts.target, out=tmp_path / "a", ids=[0, 1, 2]).wiring.taps == TAPS
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    write_automodel(texts, theirs)
+    assert import_dump(theirs, target=texts.target, out=tmp_path / "a").wiring.taps == TAPS
     with pytest.raises(UserError, match="does not hold") as error:
-        import_dump(tmp_path, target=texts.target, out=tmp_path / "b", ids=[0, 1, 2], convention="boundary")
+        import_dump(theirs, target=texts.target, out=tmp_path / "b", convention="boundary")
     assert "--taps layer:0,layer:1,layer:2" in str(error.value)
     assert "off by one" not in str(error.value)
     assert not (tmp_path / "b").exists()
     with pytest.raises(UserError, match="--convention is not known"):
-        import_dump(tmp_path, target=texts.target, out=tmp_path / "b", ids=[0], convention="sideways")
+        import_dump(theirs, target=texts.target, out=tmp_path / "b", convention="sideways")
 
 
 def test_labels_from_another_layer_are_refused(texts: Texts, tmp_path: Path):

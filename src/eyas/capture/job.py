@@ -181,4 +181,4 @@ def check_request(target: Target, corpus: Corpus, settings: CaptureSettings) -> 
     for tap in (*settings.taps, settings.teacher):
         tap.check(target.num_layers)
     corpus.require_tokenizer(target.tokenizer_hash)
-    corpus.check(target.vocab_size, getattr(target.config, "max_position_embeddings", None))
+    corpus.check(target.vocab_size, target.max_positions)

@@ -78,7 +78,7 @@ class Corpus:
             counts += torch.bincount(ids_T[mask_T], minlength=vocab_size)
         return counts
 
-    def check(self, vocab_size: int, max_length: int | None) -> None:
+    def check(self, vocab_size: int, max_length: int) -> None:
         """Raises UserError for a text that the target cannot read, or if there is nothing to learn."""
         for text in self.texts:
             if not text.token_ids or len(text.token_ids) != len(text.loss_mask):
@@ -90,7 +90,7 @@ class Corpus:
                 raise UserError(
                     f"sample {text.id} holds ids outside the target's vocabulary", got=max(text.token_ids), allowed=f"0 to {vocab_size - 1}"
                 )
-            if max_length is not None and len(text.token_ids) > max_length:
+            if len(text.token_ids) > max_length:
                 raise UserError(f"sample {text.id} is longer than the target's positions", got=len(text.token_ids), allowed=max_length)
         if not any(text.num_scored_rows for text in self.texts):
             raise UserError(

@@ -44,11 +44,6 @@ def row_orders(lengths: Sequence[int], counts: Sequence[int]) -> Iterator[RowOrd
             yield RowOrder(kind, what, torch.cat(moved))
 
 
-def in_order(lengths: Sequence[int], counts: Sequence[int]) -> RowOrder | None:
-    first = next(row_orders(lengths, counts), None)
-    return first if first is not None and first.kind == "in order" else None
-
-
 def zig_zag(length: int, ranks: int) -> list[torch.Tensor]:
     """The positions that each of `ranks` keeps."""
     blocks = torch.arange(length).tensor_split(2 * ranks)

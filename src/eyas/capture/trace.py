@@ -237,8 +237,8 @@ def _token_ids(target: Target) -> list[int]:
     if not once:
         raise UserError("the target's tokenizer gives no tokens for plain text", remedy="check tokenizer.json")
     ids = (once * (1 + _NUM_POSITIONS // len(once)))[:_NUM_POSITIONS]
-    limit = getattr(target.config, "max_position_embeddings", None)
-    if limit is not None and limit < MIN_POSITIONS:
+    limit = target.max_positions
+    if limit < MIN_POSITIONS:
         raise UserError("the target has too few positions for a trace", got=limit, allowed=f"at least {MIN_POSITIONS}")
     return list(ids[:limit])
 

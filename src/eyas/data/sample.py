@@ -18,7 +18,7 @@ from typing import Any
 from eyas.data.chats import Chat
 from eyas.data.journal import Journal, journal_of
 from eyas.data.overlap import ngrams
-from eyas.errors import UserError
+from eyas.data.render import chat_template_text
 from eyas.progress import Progress
 from eyas.targets.devices import dtype_name
 from eyas.targets.generate import BatchSettings, check_room, generate_batch
@@ -48,10 +48,7 @@ def load_openings() -> list[tuple[str, str]]:
 def user_turn_prefix(tokenizer: Any) -> str:
     """The chat template's text up to the place where the user's words begin."""
     marker = "EYAS-USER-TEXT"
-    if not tokenizer.chat_template:
-        raise UserError(
-            "the target has no chat template, so no user turn can be opened", remedy="use an instruct model, or bring prompts of your own"
-        )
+    chat_template_text(tokenizer)  # says so in words if there is none
     rendered = tokenizer.apply_chat_template([{"role": "user", "content": marker}], tokenize=False)
     return str(rendered).split(marker)[0]
 

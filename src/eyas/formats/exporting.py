@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import save_file
 
 from eyas.draft.checkpoint import LoadedDraft, read_draft
@@ -19,6 +18,7 @@ from eyas.formats.report import ConfigChanges, ExportReport
 from eyas.formats.safe import CONFIG
 from eyas.formats.sidecar import SIDECAR, TRACE, Sidecar, write_sidecar
 from eyas.taps import Tap, format_taps
+from eyas.targets.devices import dtype_name
 from eyas.wiring import WIRING_HASH, Wiring
 
 WEIGHTS = "model.safetensors"
@@ -43,7 +43,7 @@ def export_loaded(loaded: LoadedDraft, fmt: str, out: Path, *, changes: ConfigCh
     refused = form.refuse(draft.config)
     if refused is not None:
         raise UserError(f"{form.title} cannot have a draft with {refused}", remedy="export it in another format")
-    config = config_json(form, draft.config, wiring, changes, _dtype_name(draft.fc.weight.dtype))
+    config = config_json(form, draft.config, wiring, changes, dtype_name(draft.fc.weight.dtype))
     tensors = {
         form.key(name): tensor.detach().cpu().contiguous() for name, tensor in draft.state_dict().items() if _kept(form, name, draft.config)
     }
@@ -83,10 +83,6 @@ def _is_export(folder: Path) -> bool:
     """Whether an export wrote this folder, and nobody put anything beside it."""
     there = {path.name for path in folder.iterdir()}
     return {SIDECAR, CONFIG, WEIGHTS} <= there <= {SIDECAR, CONFIG, WEIGHTS, TRACE}
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _notes(form: Format, config: DraftConfig, wiring: Wiring, changes: ConfigChanges) -> list[str]:

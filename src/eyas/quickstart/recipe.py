@@ -9,7 +9,6 @@ from typing import Any
 from eyas.errors import UserError
 from eyas.taps import Tap, parse_taps
 
-DEFAULT_MINUTES = 11.5
 _CHATS_PER_MINUTE = 48  # a quarter of a second each to capture; more text would leave too little time to learn from it
 _EVALUATED_PER_MINUTE = 2
 
@@ -51,7 +50,7 @@ class Recipe:
     def for_minutes(minutes: float) -> Recipe:
         """Raises UserError for less than two minutes: then there is nothing to see."""
         if not 2 <= minutes <= 600:
-            raise UserError("--minutes is out of range", got=minutes, allowed="2 to 600; the default is 11.5")
+            raise UserError("--minutes is out of range", got=minutes, allowed="2 to 600")
         evaluated = max(10, min(20, int(_EVALUATED_PER_MINUTE * minutes)))
         return Recipe(minutes, int(_CHATS_PER_MINUTE * minutes), evaluated, seconds_behind=40 + 10 * evaluated)
 

@@ -52,7 +52,7 @@ def long_questions(short: Sequence[Question], server: Server, target: Target | N
         raise UserError("without token ids no long prompt can be made", remedy="give --target")
     limits = [
         server.about.max_length or _LONGEST,
-        getattr(target.config, "max_position_embeddings", _LONGEST) if target else _LONGEST,
+        target.max_positions if target else _LONGEST,
     ]
     length = min(_LONGEST, *limits) - TOKENS - 32
     if length < 2 * max(len(question.ids or ()) for question in short):

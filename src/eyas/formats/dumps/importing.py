@@ -55,7 +55,6 @@ def import_dump(
     target: Target,
     out: Path,
     taps: tuple[Tap, ...] | None = None,
-    ids: list[int] | None = None,
     convention: str | None = None,
     source: str = "auto",
 ) -> DumpImportReport:
@@ -63,8 +62,9 @@ def import_dump(
 
     Args:
         target: its states over some of the texts are what the dump is compared with.
-        taps: what the slots hold, in order; or `ids` with a `convention` (boundary, output). Without either the ids that the
-            dump states are taken, or the project's default, or what the numbers show.
+        taps: what the slots hold, in order. Without them the ids that the dump states are taken, or the project's default, or what
+            the numbers show.
+        convention: what such ids mean, `boundary` or `output`, if not what the project means by them.
         source: a name of `detect.FORMATS`, or auto.
 
     Raises:
@@ -73,13 +73,11 @@ def import_dump(
     """
     fmt = dump_format(path, source)
     said = _Said()
-    if taps is not None and ids is not None:
-        raise UserError("give taps or layer ids, not both")
     if taps is not None and convention is not None:
         raise UserError("--convention says what layer ids mean, but --taps names the states already", remedy="leave one of them out")
     for tap in taps or ():
         tap.check(target.num_layers)
-    claimed = taps if taps is not None else _taps_by_ids(fmt, ids if ids is not None else fmt.stated_ids(path), convention, target, said)
+    claimed = taps if taps is not None else _taps_by_ids(fmt, fmt.stated_ids(path), convention, target, said)
     files = fmt.files(path)
     texts = index_texts(fmt, files, target.vocab_size)
     probes = read_probes(fmt, texts)
