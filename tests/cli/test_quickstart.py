@@ -123,6 +123,8 @@ def test_both_drafts_are_shown_when_one_comes_along(tiny, tmp_path, monkeypatch,
     shown = capsys.readouterr().err
     assert quickstart.OWN in shown
     assert quickstart.SHIPPED in shown
+    assert "NOT lossless" not in shown
+    assert "the target itself is undecided" not in shown  # the same draft twice
 
 
 def test_too_little_time_is_refused(tmp_path):

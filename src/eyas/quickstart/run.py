@@ -31,6 +31,7 @@ from eyas.data.regenerate import regenerate
 from eyas.data.sample import sample_prompts
 from eyas.data.store import Dump
 from eyas.engine.pair import attach_draft
+from eyas.engine.ties import explain_difference
 from eyas.errors import UserError
 from eyas.evaluate.answers import Prompt, greedy_answers, render_prompts, spread
 from eyas.evaluate.plot import check_can_plot
@@ -255,10 +256,15 @@ class _Quickstart:
     def _show(self) -> dict[str, Any]:
         [prompt], _ = render_prompts(self.target, [Chat("shown", ({"role": "user", "content": _SHOWN_PROMPT},))], _SHOWN_TOKENS)
         console.print(f"\n{_SHOWN_PROMPT}", style="bold", highlight=False)
+        ids, answers = list(prompt.token_ids), []
         for name, folder in self._drafts().items():
             console.print(f"\n[{name}]", style="dim", markup=False, highlight=False)
-            decode_with_rounds(console, self._pair(folder), list(prompt.token_ids), _SHOWN_TOKENS, self.recipe.num_draft_tokens)
-        return {}
+            answers.append(decode_with_rounds(console, self._pair(folder), ids, _SHOWN_TOKENS, self.recipe.num_draft_tokens).tokens)
+        difference = explain_difference(self.target, ids, answers[0], answers[-1])
+        if difference is not None:  # the target's answer must not depend on the draft
+            undecided = f"Where the two part, the target itself is undecided in {dtype_name(self.dtype)}"
+            console.print(f"\n{undecided if difference.is_tie else 'NOT lossless'}: {difference.text()}", highlight=False)
+        return {"difference": None if difference is None else difference.text()}
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
