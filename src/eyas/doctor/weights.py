@@ -9,6 +9,7 @@ import torch
 
 from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, percent, ruled_out, suspected, untestable
 from eyas.doctor.opening.headers import FLOATS
+from eyas.doctor.opening.tensors import pickled_tensors
 
 if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _SAMPLED = 1 << 22  # numbers of a tensor that are looked at
 ABSURD = 1e4
+_THE_SAME = 0.9999  # mean cosine of rows
 _HANDFUL, _ENOUGH = 16, 1024  # different numbers, of so many at least
 # What else a tensor with such numbers seems to be, by a part of its name.
 _SEEMS = {"norm": ("norm-convention",), "lm_head": ("map-other", "head-foreign"), "embed_tokens": ("embedding-foreign",)}
@@ -102,6 +104,30 @@ def _few_values(exam: Examination) -> list[Evidence]:
     few = {name: count for name, count in held.items() if 1 < count <= _HANDFUL}
     words = "{} has {} different numbers only: a cast or a quantiser took the rest"
     return [Evidence(words.format(*item), {"tensor": item[0]}) for item in few.items()] if 2 * len(few) <= len(held) else []
+
+
+def second_copy(exam: Examination) -> Outcome:
+    """A pickled copy beside the safetensors, as far as both hold the same tensor; another number format is no difference."""
+    draft = exam.draft
+    assert draft is not None
+    if not draft.weights.files or not draft.weights.pickled:
+        return untestable("the weights lie there once")
+    other = pickled_tensors(draft)
+    both = sorted(name for name in set(other) & set(exam.tensors) if other[name].is_floating_point())
+    unlike = [name for name in both if not _same(other[name], exam.tensors[name])]
+    if not unlike:
+        return ruled_out(f"{len(both)} tensors lie there twice, and are the same")
+    text = f"{len(unlike)} of {len(both)} tensors, such as {unlike[0]}, are others in {', '.join(draft.weights.pickled[:2])} than in "
+    text += f"{draft.weights.files[0]}: which draft is run depends on which file is read"
+    remedy = "keep the file that the training wrote last, and remove the other"
+    return confirmed(Fault("files-mixed", "draft", (Evidence(text, {"tensors": unlike[:8]}),), remedy, 0.65))
+
+
+def _same(left: torch.Tensor, right: torch.Tensor) -> bool:
+    if left.shape != right.shape:
+        return False
+    apart = (left.float() - right.float()).norm() / right.float().norm().clamp_min(1e-9)
+    return bool(apart < 0.02)
 
 
 def stored_frequencies(exam: Examination) -> Outcome:
@@ -222,10 +248,14 @@ def compare_head(exam: Examination) -> Outcome:
     noise = (2 * rows.shape[1]) ** -0.5  # spread of the lengths of Gaussian rows
     common = float(rows.mean(0).norm() / norms.mean().clamp_min(1e-9))
     numbers = {"spread": spread, "of_noise": noise, "common": common}
-    if spread < 1.3 * noise and common < 2.5 * len(rows) ** -0.5 and abs(_likeness(exam, rows)) < 0.1:
+    likeness = _likeness(exam, rows)
+    if spread < 1.3 * noise and common < 2.5 * len(rows) ** -0.5 and abs(likeness) < 0.1:
         text = f"rows of lm_head are of equal length (spread {spread:.3f}, noise has {noise:.3f}) and share no direction: it is fresh noise"
         fault = Fault("head-foreign", "draft", (Evidence(text, numbers),), _RESTORE, 0.85)
         return confirmed(fault)
+    if likeness > _THE_SAME:
+        text = "lm_head has the target's own rows: it was not trained, or the target's weights were loaded over it"
+        return suspected(text, likeness=likeness, **numbers)
     return ruled_out(f"rows of lm_head are not noise (spread of their lengths {spread:.3f}; noise has {noise:.3f})", **numbers)
 
 

@@ -117,6 +117,12 @@ def _mixed(exam: Examination) -> Outcome:
     return written_with(draft)
 
 
+def _copies(exam: Examination) -> Outcome:
+    from eyas.doctor.weights import second_copy
+
+    return second_copy(exam)
+
+
 def _other_target(exam: Examination) -> Outcome:
     from eyas.doctor.contract import same_target
 
@@ -181,6 +187,17 @@ HYPOTHESES = (
         "they differ",
         _mixed,
         prior=0.2,
+    ),
+    Hypothesis(
+        "files-mixed",
+        "weights",
+        "the folder holds two drafts, one in each format",
+        ("draft",),
+        "compare the tensors of safetensors and pickled files",
+        "some differ",
+        _copies,
+        prior=0.05,
+        seconds=0.1,
     ),
     Hypothesis(
         "other-target",

@@ -67,6 +67,8 @@ def _target_side(exam: Examination) -> Outcome:
     if embedding is None:
         text = "the target's token embedding is not found in its weights, so a draft that shares it gets none"
         return confirmed(Fault("target-head", "target", (Evidence(text),), "copy the target whole", 0.7))
+    if head is None and target.tied is None:
+        return untestable("the target has no lm_head, and its config leaves it to the family whether it is tied to the embedding")
     if head is None and not target.tied:
         text = "the target has no lm_head, and its config does not tie it to the embedding: the head would be random"
         return confirmed(Fault("target-head", "target", (Evidence(text),), "set tie_word_embeddings, or copy lm_head along", 0.7))

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from eyas.doctor.examination import Examination
 from eyas.doctor.hypothesis import Evidence, Fault, Hypothesis, Outcome, confirmed, ruled_out, suspected
 from eyas.doctor.opening.headers import FLOATS
+from eyas.doctor.opening.plain import read_object
 
+_BESIDE = "hf_quant_config.json"  # Model-Optimizer's; engines read it where config.json says nothing
 _OF_DTYPE = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 
 
@@ -19,6 +21,9 @@ def _config(exam: Examination) -> Outcome:
         for where, part in (("config.json", draft.config.value), ("transformer_layer_config", draft.layer))
         if isinstance(value := part.get("quantization_config", part.get("compression_config")), Mapping) and value
     }
+    beside = read_object(draft.folder / _BESIDE).value.get("quantization")
+    if isinstance(beside, Mapping) and beside.get("quant_algo"):
+        found[_BESIDE] = {"quant_method": beside["quant_algo"]}
     if not found:
         return ruled_out("the draft's config names no quantisation")
     where, value = next(iter(found.items()))
@@ -34,7 +39,7 @@ def _config(exam: Examination) -> Outcome:
                 "quantization-config",
                 "draft",
                 (Evidence(text),),
-                "remove quantization_config from the draft's config",
+                f"remove {_BESIDE}" if where == _BESIDE else "remove quantization_config from the draft's config",
                 0.75,
             )
         )

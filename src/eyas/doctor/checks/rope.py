@@ -53,6 +53,10 @@ def _lost(scaling: Mapping[str, Any], kind: str) -> list[str]:
     return [name for name in _NEEDED.get(kind, ()) if scaling.get(name) is None]
 
 
+def _nameless(scaling: Mapping[str, Any]) -> bool:
+    return "factor" in scaling and "rope_type" not in scaling and "type" not in scaling
+
+
 def _schema(exam: Examination) -> Outcome:
     draft = exam.draft
     assert draft is not None
@@ -67,6 +71,10 @@ def _schema(exam: Examination) -> Outcome:
         return confirmed(Fault("rope-schema", "draft", (Evidence(text),), _BOTH, 0.75))
     lacking = [f"{place} is {name}, and lacks {', '.join(absent)}" for place, name in kind.items() if (absent := _lost(layer[place], name))]
     lacking += [f"{place} is {name!r}, which no reader knows" for place, name in kind.items() if name not in _NEEDED]
+    lacking += [f"{place} has a factor, and names no kind" for place in kind if _nameless(layer[place])]
+    share = number(layer.get("partial_rotary_factor"))
+    if share is not None and share != 1.0:
+        lacking.append(f"partial_rotary_factor is {share:g}, and EAGLE-3 heads turn all columns of a head")
     if lacking:
         return confirmed(Fault("rope-schema", "draft", tuple(Evidence(f"config.json: {text}") for text in lacking), _BOTH, 0.75))
     if len(set(here.values())) > 1:

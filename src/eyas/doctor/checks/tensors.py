@@ -27,7 +27,7 @@ def _keys(exam: Examination) -> Outcome:
     scales = [key for key in draft.spare if "scale" in key or "zero_point" in key]
     spare = [key for key in draft.spare if key not in scales and "expert" not in key and not _other_layer(key)]
     faults = []
-    prefixed = [key for key in draft.keys.values() if key.startswith(_TRAINERS)]
+    prefixed = [key for key in draft.keys.values() if key.startswith(draft.wrapper or _TRAINERS)]
     if prefixed:
         text = f"{len(prefixed)} tensors have the prefix of a trainer's own checkpoint, such as {prefixed[0]}: no engine looks there"
         faults.append(Fault("keys-differ", "draft", (Evidence(text),), "take the prefix off: eyas import and export", 0.75))

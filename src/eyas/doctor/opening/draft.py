@@ -6,9 +6,10 @@ Names of tensors are brought to Eyas's whatever prefix their writer used, so tha
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,16 @@ _COPIED: tuple[str, ...] = (
 )
 # What a layer id means to the project that wrote it: the state that enters a layer, or the one that leaves it.
 _ENTERS = ("speculators",)
+_VLLM_ALONE = "eagle_config.layer_ids"  # a key of vLLM's own, who takes ids for states that enter a layer
+_FC_BIAS = ("fc_bias", "eagle_fc_bias")
 
 
 @dataclass(frozen=True)
 class DraftFiles:
-    """`tensors` has Eyas's names, `keys` those of the file by the same name; `spare` are keys that nothing reads."""
+    """`tensors` has Eyas's names, `keys` those of the file by the same name; `spare` are keys that nothing reads.
+
+    wrapper: what a trainer's own module put before all keys, or before all but the head's; empty if nothing.
+    """
 
     folder: Path
     config: Object
@@ -56,6 +62,7 @@ class DraftFiles:
     tensors: Mapping[str, TensorInfo]
     keys: Mapping[str, str]
     spare: tuple[str, ...]
+    wrapper: str = ""
 
     @property
     def is_eyas(self) -> bool:
@@ -80,9 +87,10 @@ class DraftFiles:
             return "speculators"
         if "_torchspec_version" in config or "torchspec_version" in self.weights.metadata:
             return "torchspec"
-        if any(key.startswith("model.layers.") for key in self.keys.values()):
+        bare = [key.removeprefix(self.wrapper) for key in self.keys.values()]
+        if any(key.startswith("model.layers.") for key in bare):
             return "automodel"
-        if any(key.startswith("layers.0.") for key in self.keys.values()):
+        if any(key.startswith("layers.0.") for key in bare):
             return "modelopt"
         if "Eagle3LlamaForCausalLM" in names:
             return "angelslim"
@@ -104,7 +112,8 @@ class DraftFiles:
         found |= {key: top[key] for key in ("target_hidden_size", "draft_vocab_size", *SWITCHES) if top.get(key) is not None}
         if "draft_vocab_size" not in found and layer.get("draft_vocab_size") is not None:
             found["draft_vocab_size"] = layer["draft_vocab_size"]
-        return found
+        bias = [top[key] for key in _FC_BIAS if top.get(key) is not None]
+        return found | ({"fc_bias": bias[0]} if bias else {})
 
     @cached_property
     def ids(self) -> list[tuple[str, list[Any]]]:
@@ -114,7 +123,7 @@ class DraftFiles:
             f"eagle_config.{IDS}": inside(config, "eagle_config", IDS),
             IDS: config.get(IDS),
             "aux_hidden_states_layer_ids": config.get("aux_hidden_states_layer_ids"),
-            "eagle_config.layer_ids": inside(config, "eagle_config", "layer_ids"),
+            _VLLM_ALONE: inside(config, "eagle_config", "layer_ids"),
         }
         return [(key, value) for key, value in places.items() if isinstance(value, list) and value]
 
@@ -143,10 +152,11 @@ class DraftFiles:
         """The same by the layer ids of config.json; they may lie out of range."""
         if not self.ids or self.for_engine:
             return None
-        ids = self.ids[0][1]
+        key, ids = self.ids[0]
         if not all(isinstance(one, int) and not isinstance(one, bool) for one in ids):
             return None
-        return [one if self.ids_enter else one + 1 for one in ids]
+        enter = self.ids_enter or key == _VLLM_ALONE
+        return [one if enter else one + 1 for one in ids]
 
     @property
     def num_slots(self) -> int | None:
@@ -179,9 +189,10 @@ def refuse_target(draft: DraftFiles) -> None:
 
 def open_draft(folder: Path) -> DraftFiles:
     weights = read_weights(folder)
-    tensors, keys, spare = _renamed(weights)
+    wrapper = _wrapper(weights.tensors)
+    tensors, keys, spare = _renamed(weights, wrapper)
     sidecar, wiring = read_object(folder / "eyas_wiring.json"), read_object(folder / "wiring.json")
-    return DraftFiles(folder, read_object(folder / "config.json"), wiring, sidecar, weights, tensors, keys, spare)
+    return DraftFiles(folder, read_object(folder / "config.json"), wiring, sidecar, weights, tensors, keys, spare, wrapper)
 
 
 def eyas_name(key: str) -> str | None:
@@ -193,10 +204,19 @@ def eyas_name(key: str) -> str | None:
     return rest if rest in _TOP or re.fullmatch(r"fc_norm\.\d+\.weight", rest) else None
 
 
-def _renamed(weights: Weights) -> tuple[dict[str, TensorInfo], dict[str, str], tuple[str, ...]]:
+def _wrapper(keys: Collection[str]) -> str:
+    """Of what all keys begin with, as much as makes names of a head's tensors of those that were none."""
+    carry = [key for key in keys if key not in _TOP]
+    start = list(takewhile(lambda parts: len(set(parts)) == 1, zip(*(key.split(".") for key in carry), strict=False)))
+    prefixes = [".".join(parts[0] for parts in start[: place + 1]) + "." for place in range(len(start))]
+    known = {prefix: sum(eyas_name(key.removeprefix(prefix)) is not None for key in carry) for prefix in ("", *prefixes)}
+    return max(known, key=lambda prefix: known[prefix])
+
+
+def _renamed(weights: Weights, wrapper: str) -> tuple[dict[str, TensorInfo], dict[str, str], tuple[str, ...]]:
     tensors, keys, spare = {}, {}, []
     for key, info in weights.tensors.items():
-        name = eyas_name(key)
+        name = eyas_name(key.removeprefix(wrapper))
         if name is not None and name not in tensors:
             tensors[name], keys[name] = info, key
         elif _DROPPED.match(key) is None:

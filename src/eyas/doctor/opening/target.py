@@ -42,8 +42,10 @@ class TargetFiles:
         return whole(self.text.get("vocab_size"))
 
     @property
-    def tied(self) -> bool:
-        return bool(self.text.get("tie_word_embeddings", self.config.value.get("tie_word_embeddings", False)))
+    def tied(self) -> bool | None:
+        """Whether lm_head is the embedding once more; None if the config leaves it to the family, as Gemma's do."""
+        value = self.text.get("tie_word_embeddings", self.config.value.get("tie_word_embeddings"))
+        return None if value is None else bool(value)
 
     @property
     def dtype(self) -> str | None:

@@ -19,10 +19,10 @@ def draft_tensors(files: DraftFiles) -> dict[str, torch.Tensor]:
                 found[name] = opened.get_tensor(key)
         except (OSError, SafetensorError, RuntimeError, ValueError, TypeError):
             continue
-    return found or _pickled(files)
+    return found or pickled_tensors(files)
 
 
-def _pickled(files: DraftFiles) -> dict[str, torch.Tensor]:
+def pickled_tensors(files: DraftFiles) -> dict[str, torch.Tensor]:
     from eyas.formats.safe import load_pickled
 
     found: dict[str, torch.Tensor] = {}

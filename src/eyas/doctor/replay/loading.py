@@ -101,7 +101,8 @@ def _fill(exam: Examination, target: Target) -> None:
     files = exam.target
     assert files is not None
     embedding, head = files.find(EMBEDDINGS), files.find(HEADS)
-    if embedding is None or (head is None and not files.tied):
+    tied = files.tied if files.tied is not None else getattr(target.config, "tie_word_embeddings", False)
+    if embedding is None or (head is None and not tied):
         raise UserError("the target's embedding or head is not found", got=f"embedding {embedding}, head {head}")
     stem = embedding.rsplit(".", 2)[0]
     for module, prefix in (
