@@ -10,8 +10,9 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from eyas.doctor import diagnose
-from eyas.doctor.exhibits import Options
+from eyas.doctor.exhibits import Exhibits, Options
 from eyas.doctor.hypothesis import Diagnosis
+from seeded import dumps
 from seeded.behaviour import permuted
 from seeded.sets import Set
 
@@ -55,6 +56,13 @@ def test_columns_in_another_order_are_found_without_the_targets_layers(set_of):
     assert found.measured["accuracy"] == pytest.approx(healthy, abs=1e-6), "the mend gives back all of it"
 
 
+def test_a_missing_final_norm_is_found_without_the_targets_layers(set_of):
+    """Rows that left an RMS norm are of one length, once its weights are taken off; whose tokens they give says nothing here."""
+    unnormed = dumps.teacher(dumps.teacher_of(lambda layers: layers, norm=False))
+    found = examined(without_layers(unnormed(set_of("llama"))))
+    assert found.findings[0].code == "teacher-norm"
+
+
 def test_no_traceback_for_a_target_of_which_nothing_is_left(set_of, tmp_path: Path):
     s = set_of("llama")
     bare = tmp_path / "bare"
@@ -62,3 +70,14 @@ def test_no_traceback_for_a_target_of_which_nothing_is_left(set_of, tmp_path: Pa
     shutil.copy(s.target / "config.json", bare)
     found = examined(s.but(target=bare, given=("target", "draft", "dump")))
     assert not found.notes or all("broke" not in note for note in found.notes)
+
+
+def test_a_head_that_the_family_ties_is_not_missed(tiny_targets, tmp_path: Path):
+    """Configs as published leave out what their family does anyway, and Gemma's ties lm_head to the embedding."""
+    folder = shutil.copytree(tiny_targets("gemma3_text"), tmp_path / "target")
+    config = json.loads((folder / "config.json").read_text())
+    static = Options(depths=("static",))
+    for said, codes in (({}, []), ({"tie_word_embeddings": False}, ["target-head"])):
+        kept = {name: value for name, value in config.items() if name != "tie_word_embeddings"}
+        (folder / "config.json").write_text(json.dumps(kept | said))
+        assert [finding.code for finding in diagnose(Exhibits(target=str(folder)), static).findings] == codes

@@ -58,14 +58,14 @@ class Fault:
 class Outcome:
     """What a test says. `faults` are given with "confirmed" only; `reason` with "cannot be tested" only.
 
-    overrules: codes that a test before this one confirmed of the engine by its tables, and that this measurement disproves.
+    overrules: subjects and codes that a test before this one confirmed by what it read, and that this measurement disproves.
     """
 
     judgement: Judgement
     evidence: tuple[Evidence, ...] = ()
     faults: tuple[Fault, ...] = ()
     reason: str = ""
-    overrules: tuple[str, ...] = ()
+    overrules: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         assert bool(self.faults) == (self.judgement == "confirmed"), self

@@ -118,7 +118,7 @@ def _withdraw(exam: Examination, tested: dict[int, Tested], late: list[Fault]) -
 
 
 def _overrule(exam: Examination, found: Tested, tested: dict[int, Tested]) -> None:
-    for fault in [fault for fault in exam.faults if fault.subject == "engine" and fault.code in found.outcome.overrules]:
+    for fault in [fault for fault in exam.faults if (fault.subject, fault.code) in found.outcome.overrules]:
         _acquit(exam, fault, tested, f"measured: {found.outcome.evidence[0].text}")
 
 
@@ -193,7 +193,7 @@ def _with_evidence(fault: Fault, other: Fault) -> Fault:
     evidence = tuple(dict.fromkeys(item.text for part in parts for item in part.evidence))
     known = {item.text: item for part in parts for item in part.evidence}
     weight, verified = max(fault.weight, other.weight), fault.verified or other.verified
-    if fault.verified != other.verified:  # seen in the files, and then measured: surer than either
+    if fault.verified != other.verified and fault.subject != "dump":  # seen in the files, and then measured: surer than either
         weight = min(_SUREST, weight + _BOTH)
     texts = tuple(known[text] for text in evidence)
     covers = tuple(dict.fromkeys((*fault.covers, *other.covers)))

@@ -149,6 +149,18 @@ def plain_map(s: Set) -> Set:
     return foreign(s, tensors=lambda held: held.__delitem__("t2d"))
 
 
+def negative_norm(s: Set) -> Set:
+    """A norm whose weights look as if they lacked a 1, and were learnt so: what reads it has the signs turned, too."""
+
+    def change(held: Tensors) -> None:
+        held["midlayer.hidden_norm.weight"].mul_(-0.1)
+        for name in ("q_proj", "k_proj", "v_proj"):
+            weight = held[f"midlayer.self_attn.{name}.weight"]
+            weight[:, weight.shape[1] // 2 :].mul_(-10)
+
+    return redraft(s, change).but(given=("target", "draft", "data"))
+
+
 def map_in_int32(s: Set) -> Set:
     return foreign(s, tensors=lambda held: held.update(d2t=held["d2t"].int()))
 
@@ -237,6 +249,7 @@ HEALTHY = (
     Healthy("another dump of the same target", bigger_dump),
     Healthy("draft in fp32", draft_in_fp32),
     Healthy("no t2d", plain_map),
+    Healthy("a norm of negative weights, learnt so", negative_norm),
     Healthy("d2t in 32 bits", map_in_int32, ("qwen3",)),
     Healthy("theta in the old schema too", old_rope_keys),
     Healthy("good figures of vLLM", good_figures, depths=FILES, verdicts=("healthy", "inconclusive")),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from seeded import behaviour, contents, dumps, figures, folders, headers, ranks, served, some_rows, texts
+from seeded import behaviour, contents, dumps, figures, folders, headers, ranks, served, some_rows, texts, theirs
 from seeded.edits import Choice, Tensors, earlier, further, names_of, redraft, redump, retarget, rolled
 from seeded.registry import FAULTS, REPLAY, Fault, Plant
 from seeded.sets import THETA, Set
 
-assert served.EMBEDDED and headers.every_shard and ranks.partial and some_rows.stuck_labels, "faults are planted by importing these"
+assert served.EMBEDDED and headers.every_shard and ranks.partial and some_rows.stuck_labels and theirs.wrapped, "importing plants them"
 
 
 @dataclass(frozen=True)

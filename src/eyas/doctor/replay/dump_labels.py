@@ -37,6 +37,9 @@ def check_labels(exam: Examination) -> Outcome:
     known = [one for one in samples if int(one.token_ids.min()) >= 0 and int(one.token_ids.max()) < target.vocab_size]
     if whole is not None and known:
         return _by_states(exam, whole, known[:_COMPARED])
+    odd = _of_no_norm(target, samples)
+    if odd is not None:
+        return odd
     if samples[0].top1 is None:
         return untestable("neither the dump nor a target with its layers says which tokens are the target's own")
     return _by_tokens(exam, target, samples)
@@ -110,6 +113,26 @@ def _candidates(target: Target, sample: RawSample) -> dict[str, torch.Tensor]:
     for shift in _SHIFTS:
         found[f"the right one, moved by {shift:+d} rows"] = right_TH.roll(shift, dims=0)
     return found
+
+
+@torch.no_grad()
+def _of_no_norm(target: Target, samples: Sequence[RawSample]) -> Outcome | None:
+    """What left an RMS norm has rows of one length, once the norm's weights are taken off. None if these have, or for another norm."""
+    drawn = target.norm(torch.randn(64, target.hidden_size, generator=torch.Generator().manual_seed(0)))
+    if not samples[0].normed or float((_lengths(target, drawn) - 1).abs().max()) > 0.01:
+        return None
+    lengths = torch.cat([_lengths(target, sample.teacher.float()) for sample in samples if sample.teacher is not None])
+    if float((lengths - 1).abs().median()) < _SAME_LENGTH:
+        return None
+    low, high = lengths.quantile(0.1), lengths.quantile(0.9)
+    text = f"the labels' state is none that left the final norm: without its weights, rows are {low:.3g} to {high:.3g} times as long"
+    return confirmed(
+        Fault("teacher-norm", "dump", (Evidence(text, {"low": float(low), "high": float(high)}),), _AGAIN, 0.9, covers=_FOLLOWS)
+    )
+
+
+def _lengths(target: Target, state_TH: torch.Tensor) -> torch.Tensor:
+    return _unnormed(target, state_TH).square().mean(-1).sqrt()
 
 
 @torch.no_grad()

@@ -24,7 +24,11 @@ _GATHER = "gather rows and columns of all ranks before they are written; eyas ca
 _ABSURD, _TINY = 1e5, 1e-3  # times the usual size of a row
 _COLUMNS = 1 / 16  # of a state, from which on empty columns are a rank's
 _WEIGHTS = {"dump-not-finite": 0.86, "dump-empty-rows": 0.84, "states-scattered": 0.92}
-_COVERED = ("dump-other-rows", "states-partial", "taps-other", "norm-state", "dump-empty-rows")
+_COVERS: dict[str, tuple[str, ...]] = {
+    "dump-not-finite": ("dump-other-rows",),
+    "dump-empty-rows": ("context-lost", "dump-other-rows"),
+    "states-scattered": ("dump-other-rows", "states-partial", "taps-other", "norm-state", "dump-empty-rows"),
+}
 
 
 @dataclass
@@ -60,8 +64,7 @@ def check_values(exam: Examination) -> Outcome:
 def _fault(code: str, texts: list[str], count: int) -> Fault:
     evidence = (*(Evidence(text) for text in texts[:3]), Evidence(f"{len(texts)} places in {count} samples"))
     scattered = code == "states-scattered"
-    covers = _COVERED if scattered else ("context-lost", "dump-other-rows") if code == "dump-empty-rows" else ()
-    return Fault(code, "dump", evidence, _GATHER if scattered else _AGAIN, _WEIGHTS[code], covers=covers)
+    return Fault(code, "dump", evidence, _GATHER if scattered else _AGAIN, _WEIGHTS[code], covers=_COVERS[code])
 
 
 def _look(seen: _Seen, sample: str, name: str, values_TW: torch.Tensor) -> None:

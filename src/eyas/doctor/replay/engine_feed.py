@@ -27,7 +27,7 @@ def measure_feed(exam: Examination) -> Outcome:
         text = f"{engine} feeds {format_taps(fed)}, which this draft predicts best from"
         if bench.given.taps != wanted:
             exam.notes.append(f"{text}: served there it gets what it was trained on, though its config names other states")
-        return dataclasses.replace(ruled_out(text), overrules=("taps-engine", "slot-order"))
+        return dataclasses.replace(ruled_out(text), overrules=(("engine", "taps-engine"), ("engine", "slot-order")))
     if fed == bench.given.taps:  # whether these are the right ones is asked of the draft
         return ruled_out(f"{engine} feeds {format_taps(fed)}, as the draft's config says")
     if any(tap not in bench.evidence.taps for tap in fed) or len(fed) != len(wanted):

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import permutations
 from typing import TYPE_CHECKING
 
 import torch
 
-from eyas.doctor.hypothesis import Outcome
+from eyas.doctor.hypothesis import Outcome, percent, ruled_out
+from eyas.doctor.replay.measuring import compare
 from eyas.doctor.replay.subject import Subject
-from eyas.doctor.replay.trial import LEARNT, Option, bench_of, try_options
+from eyas.doctor.replay.trial import LEARNT, STANDS_IN, Option, bench_of, try_options
 
 if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
 
 _PLACED = ("norm_before_residual", "norm_before_fc", "fc_norm")
+_LOOKS_CENTRED, _FAR_BETTER = 0.2, 0.05  # a mean weight; in accuracy
 _SUSPECTS = ("norm-flags", "norm-feedback", "files-mixed", "not-loadable")
 
 
 def try_placement(exam: Examination) -> Outcome:
+    options = placements(exam)
+    return try_options(exam, "norm-placement", options, suspected=exam.suspects(*_SUSPECTS))
+
+
+def placements(exam: Examination) -> list[Option]:
     subject = bench_of(exam).subject
     config = subject.config
     options = []
@@ -37,8 +45,20 @@ def try_placement(exam: Examination) -> Outcome:
     elif len(norms) == config.num_taps:
         tensors = {name: exam.tensors[name].float() for name in norms}
         options.append(Option("fc_norm True", subject.having(tensors, fc_norm=True), "set fc_norm to true"))
-    options += _swapped(subject)
-    return try_options(exam, "norm-placement", options, suspected=exam.suspects(*_SUSPECTS))
+    return options + _swapped(subject) + _lost(subject)
+
+
+def _lost(subject: Subject) -> list[Option]:
+    """Norms in front of fc that a converter dropped, weights and all: with weights of 1 they do most of what they did."""
+    config = subject.config
+    if config.norm_before_fc or config.fc_norm:
+        return []
+    width, count = config.target_hidden_size, config.num_taps
+    remedy = "export the draft again with the norms that it was trained with in front of fc: their weights are not in this checkpoint"
+    each = {f"fc_norm.{slot}.weight": torch.ones(width) for slot in range(count)}
+    whole = {"input_norm.weight": torch.ones(count * width)}
+    lost = [("each state normed before fc", each, {"fc_norm": True}), ("all states normed before fc", whole, {"norm_before_fc": True})]
+    return [Option(words, subject.having(tensors, **on), remedy, factor=STANDS_IN) for words, tensors, on in lost]
 
 
 def _off(subject: Subject, flag: str, *names: str) -> Option:
@@ -100,7 +120,21 @@ def try_offset(exam: Examination) -> Outcome:
             named = "all norms" if len(group) == len(norms) else ", ".join(group)
             remedy = f"store {named} {words}: engines multiply by the weights as they are"
             options.append(Option(f"{named} {words}", subject.having(moved), remedy))
-    return try_options(exam, "norm-convention", options, suspected=exam.suspects("norm-convention"))
+    found = try_options(exam, "norm-convention", options, suspected=exam.suspects("norm-convention"))
+    return found if found.judgement == "confirmed" else _acquitted(exam, [name for name in norms if means[name] < _LOOKS_CENTRED]) or found
+
+
+def _acquitted(exam: Examination, accused: list[str]) -> Outcome | None:
+    """Weights near 0 were learnt so, whatever they look like, if the draft is right far more often with them than with 1 added."""
+    if not accused or not exam.suspects("norm-convention"):
+        return None
+    bench = bench_of(exam)
+    other = bench.subject.having({name: bench.subject.tensors[name] + 1 for name in accused})
+    won = compare(bench.results(bench.subject)[0], bench.results(other)[0])
+    if won.gain < _FAR_BETTER or not won.decisive(False):
+        return None
+    text = f"{', '.join(accused)}: right on {percent(won.after)} of the rows as they are, on {percent(won.before)} with 1 added"
+    return dataclasses.replace(ruled_out(text, as_given=won.after, plus_one=won.before), overrules=(("draft", "norm-convention"),))
 
 
 def try_normed_states(exam: Examination) -> Outcome:

@@ -6,7 +6,8 @@ Shapes: T positions, n slots, H hidden size.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -25,18 +26,26 @@ _FAR = 0.4  # distance of states from those of another text, well beyond roundin
 _BEGINNING = 4  # positions whose states are huge and alike in every text
 
 
+class Apart(NamedTuple):
+    """The median row's distance; the share of rows that are far; the most of these in a row."""
+
+    distance: float
+    far: float
+    longest: int
+
+
 @dataclass(frozen=True)
 class OwnRun:
     """One sample of the dump. `place`: where it is among the samples; top1 [T]: the token that the target prefers after each position.
 
-    apart: the median distance of the sample's rows from its own text's states, and the share of rows that are far from them. None if
-    the sample's states are not of the size that its slots and this target make, or too few. labels_apart: the same of the labels' state.
+    apart: how far the sample's rows are from its own text's states. None if the sample's states are not of the size that its slots and
+    this target make, or too few. labels_apart: the same of the labels' state.
     """
 
     place: int
     top1: torch.Tensor
-    apart: tuple[float, float] | None
-    labels_apart: tuple[float, float] | None
+    apart: Apart | None
+    labels_apart: Apart | None
 
 
 @torch.no_grad()
@@ -68,14 +77,16 @@ def _run(exam: Examination, target: Target, places: list[int]) -> list[OwnRun]:
     return found
 
 
-def _apart(found_TW: torch.Tensor, own_TW: torch.Tensor) -> tuple[float, float] | None:
-    """The median row's distance, and the share of rows that are far; None of too few."""
+def _apart(found_TW: torch.Tensor, own_TW: torch.Tensor) -> Apart | None:
+    """None of too few rows."""
     if len(own_TW) <= 2 * _BEGINNING:
         return None
     own_TW = own_TW.float()
     error_T = (found_TW.float() - own_TW).norm(dim=-1) / own_TW.norm(dim=-1).clamp_min(1e-9)
     error_T = error_T[_BEGINNING:].nan_to_num(nan=9.0)
-    return float(error_T.median()), float((error_T > _FAR).float().mean())
+    far_T = error_T > _FAR
+    longest = max((len(list(rows)) for is_far, rows in groupby(far_T.tolist()) if is_far), default=0)
+    return Apart(float(error_T.median()), float(far_T.float().mean()), longest)
 
 
 def _readable(target: Target, sample: RawSample) -> bool:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # A state or token from further on can help a draft that never saw it in training: only a collapse in its own place speaks for a shift.
 _FACTOR = 1.6
+_LOOKING_BACK = 1.1  # what stands before its own place tells a draft less, unless it was trained on that
 _RARER = 0.01
 _FORESEEN, _REPEATED = 0.25, 0.85  # of the rows
 _TRAIN_AGAIN = "the draft was trained on shifted rows: capture again with Eyas, or import the dump with the right convention, and train"
@@ -42,8 +43,9 @@ def try_pairs(exam: Examination) -> Outcome:
             [f"the token of {abs(ahead)} position{'s' if abs(ahead) > 1 else ''} {'before' if ahead < 0 else 'after'}"] if ahead else []
         )
         other = dataclasses.replace(subject, shift=subject.shift + shift, ahead=subject.ahead + ahead)
-        options.append(Option("each row reads " + " and ".join(words), other, _TRAIN_AGAIN))
-    return try_options(exam, "pair-shift", options, factor=_FACTOR)
+        factor = _LOOKING_BACK if shift >= 0 and ahead <= 0 else _FACTOR
+        options.append(Option("each row reads " + " and ".join(words), other, _TRAIN_AGAIN, factor=factor))
+    return try_options(exam, "pair-shift", options)
 
 
 def _gives_away(bench: Bench, shift: int, ahead: int) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from eyas.doctor.hypothesis import Evidence, Fault, Outcome, confirmed, percent, ruled_out, untestable
 from eyas.doctor.replay.bench import Bench
 from eyas.doctor.replay.measuring import Comparison, compare
+from eyas.doctor.replay.norms import placements
 from eyas.doctor.replay.subject import Subject
 from eyas.doctor.replay.trial import bench_of, is_proven, weight_of, well_trained
 from eyas.errors import UserError
@@ -148,6 +149,9 @@ def _measured(exam: Examination, bench: Bench, other: Subject) -> Outcome:
     if not decisive and not (_usual(subject.taps, taps) and _surely(exam, won)):
         text = f"{format_taps(taps)}: right on {percent(won.after)} of the rows, {declared}: {percent(won.before)}; not decisively more"
         return ruled_out(text, after=won.after, before=won.before, p=won.p, nats=won.nats, z=won.z)
+    norm = None if _usual(subject.taps, taps) else _norm_instead(exam, bench, other)
+    if norm is not None:
+        return ruled_out(f"{format_taps(taps)}: right on {percent(won.after)} of the rows; {norm}, with the states as they are, on more")
     text = (
         f"fed {declared} it is right on {percent(won.before)} of {len(before.hits)} rows, fed {format_taps(taps)} on {percent(won.after)}"
     )
@@ -159,6 +163,14 @@ def _measured(exam: Examination, bench: Bench, other: Subject) -> Outcome:
     fault = Fault(_cause(exam) or code, "draft", (evidence,), remedy, weight_of(won), verified=True)
     bench.adopt(other, fault)
     return confirmed(fault)
+
+
+def _norm_instead(exam: Examination, bench: Bench, other: Subject) -> str | None:
+    """A norm in another place that makes more of the states as they are. Without it, those of the usual size may seem the right ones."""
+    chosen = bench.results(other)[0]
+    found = {option.what: bench.results(option.subject)[0] for option in placements(exam)}
+    best = max(found, key=lambda what: found[what].accuracy, default=None)
+    return best if best is not None and compare(found[best], chosen).decisive(False) else None
 
 
 def _cause(exam: Examination) -> str | None:

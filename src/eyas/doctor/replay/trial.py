@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
 
 LEARNT = 0.5  # of step 0's accuracy: a later step below it was never trained, whatever is tried
+STANDS_IN = 1.1  # times as accurate: what a weight of 1 makes of states that it did not learn on may do a weak draft some good
 _TRAINED = 0.05  # in accuracy
 _PROMISING = 0.002  # nats on the search rows: no more rows are spent on what gains less there
 
@@ -26,12 +27,16 @@ _LOST = ("head-foreign", "head-missing", "weights-untrained")
 
 @dataclass(frozen=True)
 class Option:
-    """A fix: what it is in words, the draft with it, what the user is to do, and the code if it is not the hypothesis' own."""
+    """A fix: what it is in words, the draft with it, what the user is to do, and the code if it is not the hypothesis' own.
+
+    factor: how many times as accurate as before it must be: more than 1 for fixes that also give the draft more to know.
+    """
 
     what: str
     subject: Subject
     remedy: str
     code: str | None = None
+    factor: float = 1.0
 
 
 def bench_of(exam: Examination) -> Bench:
@@ -47,14 +52,12 @@ def try_options(
     *,
     step: int = 0,
     suspected: bool = False,
-    factor: float = 1.0,
     least: float = 0.0,
     shadow: tuple[str, ...] = (),
     small: bool = True,
 ) -> Outcome:
     """Args:
     step: by which the fix is judged; at step 1 the first step must not get worse.
-    factor: how many times as accurate as before it must be: more than 1 for fixes that also give the draft more to know.
     least: how accurate it must be.
     small: whether a small gain of a well trained draft may tell; not for fixes that a draft can gain by without having been trained so.
     """
@@ -64,10 +67,14 @@ def try_options(
     before = bench.results(bench.subject, step + 1)
     hopeful = _screened(bench, options, step)
     tried = {option.what: compare(bench.results(option.subject, step + 1)[step], before[step]) for option in hopeful}
-    trained = small and factor == 1.0 and well_trained(exam, before[0].accuracy)
+    trained = small and well_trained(exam, before[0].accuracy)
     proven = {what: is_proven(exam, item.after if step == 0 else before[0].accuracy) for what, item in tried.items()}
-    good = [option for option in hopeful if tried[option.what].decisive(suspected, trained=trained, proven=proven[option.what])]
-    good = [option for option in good if tried[option.what].after >= max(least, factor * tried[option.what].before)]
+    good = [
+        option
+        for option in hopeful
+        if tried[option.what].decisive(suspected, trained=trained and option.factor == 1.0, proven=proven[option.what])
+        and tried[option.what].after >= max(least, option.factor * tried[option.what].before)
+    ]
     if not suspected and _lost_parts(exam):  # with such a part missing, many a change that nobody made does the rest some good
         good = [option for option in good if _beats_pairs(exam, tried[option.what].after)]
     figures = {what: round(item.after, 4) for what, item in tried.items()}

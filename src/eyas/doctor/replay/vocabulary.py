@@ -27,6 +27,8 @@ def try_maps(exam: Examination) -> Outcome:
         return ruled_out("the draft knows the whole vocabulary, and its ids are the target's")
     if exam.suspects("head-foreign", "head-missing", "weights-untrained") and not _other_head(exam):
         return untestable("lm_head comes first: rows of noise mean whatever they happen to be preferred for")
+    if _stands_in(exam):
+        return untestable("lm_head is replayed with the target's rows for these very ids, so they mean what they say")
     known, right = _covered(exam)
     if known < _POOR and right >= _RIGHT and not exam.suspects(*_SUSPECTS):
         return ruled_out(f"only {percent(known)} of the tokens have an id, but of these it gets {percent(right)} right: the map is its own")
@@ -47,6 +49,17 @@ def _other_head(exam: Examination) -> bool:
     """Whether the head was replaced since the draft was given."""
     bench = bench_of(exam)
     return bench.subject.tensors.get("lm_head.weight") is not bench.given.tensors.get("lm_head.weight")
+
+
+def _stands_in(exam: Examination) -> bool:
+    """Whether the head that was mended is the target's, row by row for the ids of the map."""
+    bench = bench_of(exam)
+    subject = bench.subject
+    if not _other_head(exam) or subject.config.hidden_size != bench.target.hidden_size:
+        return False
+    rows = bench.target.head_rows(subject.ids.clamp(0, subject.config.vocab_size - 1)).float()
+    own = subject.tensors.get("lm_head.weight")
+    return own is not None and torch.equal(own, rows)
 
 
 def _covered(exam: Examination) -> tuple[float, float]:
