@@ -106,6 +106,22 @@ def _few_values(exam: Examination) -> list[Evidence]:
     return [Evidence(words.format(*item), {"tensor": item[0]}) for item in few.items()] if 2 * len(few) <= len(held) else []
 
 
+def whole_numbers(exam: Examination) -> Outcome:
+    """Matrices of whole numbers alone, whatever format they are kept in: quantised ones without what they are to be multiplied by."""
+    parts = {name: t.float().flatten()[:_SAMPLED] for name, t in exam.tensors.items() if t.ndim == 2 and t.is_floating_point()}
+    found = {name: float(values.abs().max()) for name, values in parts.items() if len(values) >= _ENOUGH and _all_whole(values)}
+    if not found:
+        return ruled_out(f"none of {len(parts)} matrices holds whole numbers alone")
+    evidence = tuple(Evidence(f"every number of {name} is whole, up to {most:g}", {"tensor": name}) for name, most in found.items())
+    covers = ("weights-untrained", "norm-placement", "norm-convention")
+    remedy = "multiply them by the scales that they were quantised with, or export the draft again in bf16"
+    return confirmed(Fault("scales-unread", "draft", evidence[:4], remedy, 0.94, covers=covers))
+
+
+def _all_whole(values: torch.Tensor) -> bool:
+    return bool((values == values.round()).all()) and float(values.abs().max()) > 1
+
+
 def second_copy(exam: Examination) -> Outcome:
     """A pickled copy beside the safetensors, as far as both hold the same tensor; another number format is no difference."""
     draft = exam.draft

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from seeded.behaviour import DRAFT_ONLY
 from seeded.dumps import NO_DRAFT
-from seeded.edits import Rows, Tensors, foreign, redump
+from seeded.edits import Rows, Tensors, foreign, redraft, redump
 from seeded.registry import FILES, add
 from seeded.sets import Set
 
@@ -37,6 +37,10 @@ def two_drafts(s: Set) -> Set:
 def wrapped(held: Tensors) -> None:
     for name in list(held):
         held[f"module.eagle.{name}"] = held.pop(name)
+
+
+def steps_of_eight_bits(held: Tensors) -> None:
+    held["fc.weight"] = (held["fc.weight"] / (held["fc.weight"].abs().max() / 127)).round()
 
 
 def rope(**keys: Any) -> Callable[[dict[str, Any]], None]:
@@ -67,6 +71,14 @@ def older_tail(s: Set) -> Set:
 
 
 add("quantization-config", "Model-Optimizer's file of the target beside it", quantisation_beside, "llama", "deepseek_v3", depths=FILES)
+add(
+    "scales-unread",
+    "fc in steps of eight bits, its scale lost",
+    lambda s: redraft(s, steps_of_eight_bits),
+    "llama",
+    "deepseek_v3",
+    depths=FILES,
+)
 add("files-mixed", "another draft in a pickled file beside it", two_drafts, depths=FILES)
 add("keys-differ", "a wrapper of two parts before all keys", lambda s: foreign(s, "specforge", tensors=wrapped), "qwen3", depths=FILES)
 add(

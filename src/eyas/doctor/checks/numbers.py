@@ -82,6 +82,12 @@ def _scales(exam: Examination) -> Outcome:
     return confirmed(*faults) if faults else ruled_out("all weights are plain floating-point numbers")
 
 
+def _whole(exam: Examination) -> Outcome:
+    from eyas.doctor.weights import whole_numbers
+
+    return whole_numbers(exam)
+
+
 def _dtype(exam: Examination) -> Outcome:
     draft = exam.draft
     assert draft is not None
@@ -109,6 +115,17 @@ def _everything(exam: Examination) -> Outcome:
 
 
 HYPOTHESES = (
+    Hypothesis(
+        "scales-unread",
+        "weights",
+        "quantised weights were stored without their scales",
+        ("draft",),
+        "look for matrices of whole numbers",
+        "there is one",
+        _whole,
+        prior=0.05,
+        seconds=0.1,
+    ),
     Hypothesis(
         "accepts-everything",
         "static",
