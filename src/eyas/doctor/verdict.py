@@ -9,6 +9,7 @@ from eyas.doctor.hypothesis import Finding, Tested, Verdict, percent
 
 _LEAST = 0.35  # first-token accuracy below which a draft that is wired right is called weak
 _SERVING = ("lossy", "served-below")  # what must have been tested of a server before it is called healthy
+_LATER = 0.5  # of the first step's accuracy; a draft that was trained for one step is wired right, too
 _OVER_PAIRS = 0.05  # and by so much it must beat a mere table of which token follows which
 
 
@@ -47,6 +48,9 @@ def unserved(exam: Examination, tested: Sequence[Tested]) -> str | None:
 def summary_of(exam: Examination, verdict: Verdict, findings: Sequence[Finding], tested: Sequence[Tested]) -> str:
     accuracy, before = exam.measured.get("accuracy"), exam.measured.get("accuracy_as_given")
     figure = "" if accuracy is None else f" First-token accuracy {percent(accuracy)} on {exam.measured.get('rows')} rows."
+    later = exam.measured.get("accuracy_step_1")
+    if accuracy is not None and later is not None and later < _LATER * accuracy:
+        figure += f" At the next step {percent(later)}: later steps were trained in another way than they are run, or not at all."
     if verdict == "fault":
         words = ""
         if before is not None and accuracy is not None and accuracy > before:
