@@ -193,7 +193,8 @@ def _with_evidence(fault: Fault, other: Fault) -> Fault:
     evidence = tuple(dict.fromkeys(item.text for part in parts for item in part.evidence))
     known = {item.text: item for part in parts for item in part.evidence}
     weight, verified = max(fault.weight, other.weight), fault.verified or other.verified
-    if fault.verified != other.verified and fault.subject != "dump":  # seen in the files, and then measured: surer than either
+    # Seen in the files, and then measured: surer than either. A dump's fault hurts the next training; what costs more today comes first.
+    if fault.verified != other.verified and fault.subject != "dump":
         weight = min(_SUREST, weight + _BOTH)
     texts = tuple(known[text] for text in evidence)
     covers = tuple(dict.fromkeys((*fault.covers, *other.covers)))
