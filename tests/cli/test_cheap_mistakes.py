@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import eyas.engine.pair
 import eyas.targets.loading
 from eyas.cli.main import main
 
@@ -64,8 +63,7 @@ def test_the_options_are_judged_first(place, tiny_targets, monkeypatch, capsys, 
     def unread(*args: object, **kwargs: object) -> None:
         raise AssertionError("weights were read")
 
-    for module in (eyas.targets.loading, eyas.engine.pair):
-        monkeypatch.setattr(module, "load_target", unread)
+    monkeypatch.setattr(eyas.targets.loading, "_load_weights", unread)
     monkeypatch.chdir(place)
     before = sorted(place.rglob("*"))
     assert run(*arguments, "--target", tiny_targets("llama")) == 2

@@ -36,7 +36,6 @@ def test_wrong_states_cost_acceptance_and_both_faults_are_named(cases: dict[str,
     assert served["first_token_accuracy"] < 0.9 * teacher["first_token_accuracy"]
     assert served["acceptance_length"] < teacher["acceptance_length"]
     assert found(served) == {("A", "taps-other"), ("A", "teacher-layer")}
-    assert served["doctor"]["findings"][0]["code"] == "taps-other", "what costs most comes first"
 
 
 def test_a_wrong_teacher_alone_is_named_alone(cases: dict[str, dict[str, Any]]) -> None:

@@ -52,6 +52,7 @@ def examine(exhibits: Exhibits, options: Options) -> tuple[Diagnosis, Examinatio
             here.sort(key=lambda item: (item.code not in spoken_for, -item.prior * boost.get(item.kind, 1.0) / (0.2 + item.seconds)))
             _passes(exam, [item for item in here if not item.last], tested, started, progress)
             if depth == "replay":
+                _reorder(exam, tested)
                 _prune(exam, tested)
             count = len(exam.faults)
             last = [item for item in here if item.last]
@@ -93,6 +94,24 @@ def _passes(exam: Examination, hypotheses: list[Hypothesis], tested: dict[int, T
                 _overrule(exam, found, tested)
         if exam.measured.get("mended", 0) == mended:
             return
+
+
+def _reorder(exam: Examination, tested: dict[int, Tested]) -> None:
+    """What was tested early may have been mended in the place of a cause that was tested later."""
+    bench = vars(exam).get("bench")
+    if bench is None or len(bench.steps) < 2:
+        return
+    from eyas.doctor.replay.reorder import try_orders  # the replay has loaded torch by now
+
+    of_fault = {id(fault): item.hypothesis for item in tested.values() for fault in item.outcome.faults}
+    mending = [of_fault[id(fault)] for fault, _, _ in bench.steps]
+    for item, outcome in try_orders(exam, bench, mending).items():
+        before = tested[id(item)]
+        for fault in before.outcome.faults:
+            _acquit(exam, fault, tested, "once another cause is mended first, it changes nothing: no cause of its own")
+        if outcome.judgement == "confirmed":
+            tested[id(item)] = Tested(item, outcome, before.seconds)
+            exam.faults += outcome.faults
 
 
 def _prune(exam: Examination, tested: dict[int, Tested]) -> None:

@@ -78,7 +78,7 @@ class Bench:
         dropped = self._all_but_one() if len(self.steps) > 1 else []
         for fault, before, after in self.steps if len(self.steps) > 1 and not dropped else ():
             other = reverted(self.subject, before, after)
-            if self._as_good(other):
+            if self.as_good(other, self.subject):
                 self.subject = other
                 dropped.append(fault)
         if dropped:
@@ -89,16 +89,16 @@ class Bench:
 
     def _all_but_one(self) -> list[Fault]:
         alone = [(fault, reverted(self.given, after, before)) for fault, before, after in self.steps]  # undoing the undone: doing it
-        enough = [(fault, subject) for fault, subject in alone if changed(self.given, subject) and self._as_good(subject)]
+        enough = [(fault, subject) for fault, subject in alone if changed(self.given, subject) and self.as_good(subject, self.subject)]
         if not enough:
             return []
         cause, self.subject = max(enough, key=lambda item: self.results(item[1], 2)[0].accuracy)
         return [fault for fault, _, _ in self.steps if fault is not cause]
 
-    def _as_good(self, other: Subject) -> bool:
-        """As the mended draft, at both steps."""
-        both = zip(self.results(other, 2), self.results(self.subject, 2), strict=True)
-        return all(item.gain >= -_NOTHING and item.nats >= -_NOTHING for item in (compare(*pair) for pair in both))
+    def as_good(self, left: Subject, right: Subject, nats: float = _NOTHING) -> bool:
+        """`left` as `right`, at both steps. nats: so much less likely may it make the target's tokens."""
+        both = zip(self.results(left, 2), self.results(right, 2), strict=True)
+        return all(item.gain >= -_NOTHING and item.nats >= -nats for item in (compare(*pair) for pair in both))
 
     def note(self) -> None:
         """Write what the draft reaches now into the report."""
