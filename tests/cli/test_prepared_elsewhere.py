@@ -59,7 +59,7 @@ def unread(monkeypatch) -> None:
     def read(*args: object, **kwargs: object) -> None:
         raise AssertionError("weights were read")
 
-    monkeypatch.setattr(eyas.targets.loading, "load_target", read)
+    monkeypatch.setattr(eyas.targets.loading, "_load_weights", read)
 
 
 @pytest.mark.parametrize(
