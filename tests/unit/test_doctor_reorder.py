@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from eyas.doctor.hypothesis import Evidence, Fault, Hypothesis, Outcome, confirmed, ruled_out
+from eyas.doctor.hypothesis import Evidence, Fault, Hypothesis, Outcome, Tested, confirmed, ruled_out, untestable
 from eyas.doctor.replay.reorder import try_orders
 
 GIVEN = 40
@@ -43,10 +43,15 @@ def hypothesis(code: str, bench: Bench, gains: dict[int, int]) -> Hypothesis:
 
 
 def examined(bench: Bench, *order: Hypothesis) -> SimpleNamespace:
-    exam = SimpleNamespace(faults=[])
+    exam = SimpleNamespace(faults=[], measured={})
     for item in order:
         exam.faults += item.run(exam).faults
     return exam
+
+
+def orders(exam: SimpleNamespace, bench: Bench, *mending: Hypothesis) -> dict[str, str]:
+    found = try_orders(exam, bench, mending, lambda item: Tested(item, item.run(exam), 0.0))
+    return {item.hypothesis.code: item.outcome.judgement for item in found}
 
 
 @pytest.fixture
@@ -59,8 +64,7 @@ def test_a_cause_that_does_it_alone_takes_the_place_of_what_stood_in_for_it(benc
     cause = hypothesis("half-order", bench, {40: 85, 50: 80})
     exam = examined(bench, stand_in, cause)
     before = list(exam.faults)
-    outcomes = try_orders(exam, bench, [stand_in, cause])
-    assert {item.code: outcome.judgement for item, outcome in outcomes.items()} == {"half-order": "confirmed", "norm-feedback": "ruled out"}
+    assert orders(exam, bench, stand_in, cause) == {"half-order": "confirmed", "norm-feedback": "ruled out"}
     assert (bench.subject, [fault.code for fault, _, _ in bench.steps]) == (85, ["half-order"])
     assert exam.faults == before, "the caller says what becomes of them"
 
@@ -70,7 +74,7 @@ def test_two_causes_stay_two(bench: Bench):
     right = hypothesis("slot-order", bench, {40: 50, 60: 80})
     exam = examined(bench, left, right)
     steps = bench.steps
-    assert try_orders(exam, bench, [left, right]) == {}
+    assert orders(exam, bench, left, right) == {}
     assert bench.steps is steps
     assert bench.subject == 80
 
@@ -79,5 +83,14 @@ def test_one_cause_that_does_less_than_two_is_not_enough(bench: Bench):
     left = hypothesis("half-order", bench, {40: 60})
     right = hypothesis("slot-order", bench, {40: 70, 60: 80})
     exam = examined(bench, left, right)
-    assert try_orders(exam, bench, [left, right]) == {}
+    assert orders(exam, bench, left, right) == {}
     assert bench.subject == 80
+
+
+def test_a_test_that_breaks_on_the_way_leaves_what_was_found(bench: Bench):
+    left = hypothesis("half-order", bench, {40: 60})
+    right = hypothesis("slot-order", bench, {60: 80})
+    exam = examined(bench, left, right)
+    broken = untestable("the test itself broke")
+    assert try_orders(exam, bench, [left, right], lambda item: Tested(item, broken, 0.0)) == []
+    assert (bench.subject, len(bench.steps)) == (80, 2)

@@ -52,7 +52,7 @@ def examine(exhibits: Exhibits, options: Options) -> tuple[Diagnosis, Examinatio
             here.sort(key=lambda item: (item.code not in spoken_for, -item.prior * boost.get(item.kind, 1.0) / (0.2 + item.seconds)))
             _passes(exam, [item for item in here if not item.last], tested, started, progress)
             if depth == "replay":
-                _reorder(exam, tested)
+                _reorder(exam, tested, started)
                 _prune(exam, tested)
             count = len(exam.faults)
             last = [item for item in here if item.last]
@@ -96,7 +96,7 @@ def _passes(exam: Examination, hypotheses: list[Hypothesis], tested: dict[int, T
             return
 
 
-def _reorder(exam: Examination, tested: dict[int, Tested]) -> None:
+def _reorder(exam: Examination, tested: dict[int, Tested], started: float) -> None:
     """What was tested early may have been mended in the place of a cause that was tested later."""
     bench = vars(exam).get("bench")
     if bench is None or len(bench.steps) < 2:
@@ -104,14 +104,17 @@ def _reorder(exam: Examination, tested: dict[int, Tested]) -> None:
     from eyas.doctor.replay.reorder import try_orders  # the replay has loaded torch by now
 
     of_fault = {id(fault): item.hypothesis for item in tested.values() for fault in item.outcome.faults}
-    mending = [of_fault[id(fault)] for fault, _, _ in bench.steps]
-    for item, outcome in try_orders(exam, bench, mending).items():
-        before = tested[id(item)]
+    mending = [of_fault[id(fault)] for fault, _, _ in bench.steps if id(fault) in of_fault]
+    if len(mending) < len(bench.steps):
+        return  # one of them was taken back
+    for found in try_orders(exam, bench, mending, lambda item: _run(exam, item, started)):
+        before = tested[id(found.hypothesis)]
         for fault in before.outcome.faults:
             _acquit(exam, fault, tested, "once another cause is mended first, it changes nothing: no cause of its own")
-        if outcome.judgement == "confirmed":
-            tested[id(item)] = Tested(item, outcome, before.seconds)
-            exam.faults += outcome.faults
+        if found.outcome.judgement == "confirmed":
+            tested[id(found.hypothesis)] = found
+            exam.faults += found.outcome.faults
+            _overrule(exam, found, tested)
 
 
 def _prune(exam: Examination, tested: dict[int, Tested]) -> None:
@@ -150,6 +153,13 @@ def _acquit(exam: Examination, fault: Fault, tested: dict[int, Tested], why: str
 
 
 def _test(exam: Examination, item: Hypothesis, started: float) -> Tested:
+    found = _run(exam, item, started)
+    if found.outcome.judgement == "confirmed":
+        console.print(f"{found.outcome.faults[0].code}: {found.outcome.evidence[0].text}", markup=False, highlight=False)
+    return found
+
+
+def _run(exam: Examination, item: Hypothesis, started: float) -> Tested:
     begun = time.perf_counter()
     minutes = exam.options.minutes
     if minutes is not None and begun - started > 60 * minutes:
@@ -165,8 +175,6 @@ def _test(exam: Examination, item: Hypothesis, started: float) -> Tested:
         outcome = untestable(f"the test itself broke, which is a bug in Eyas: {type(error).__name__}: {str(error)[:200]}")
         exam.broken.append(item.code)
         exam.notes.append(f"{item.code}: {outcome.reason}")
-    if outcome.judgement == "confirmed":
-        console.print(f"{outcome.faults[0].code}: {outcome.evidence[0].text}", markup=False, highlight=False)
     return Tested(item, outcome, time.perf_counter() - begun)
 
 

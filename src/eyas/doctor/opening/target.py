@@ -13,7 +13,6 @@ from eyas.doctor.opening.plain import Object, number, read_object, whole
 
 EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight")
 HEADS = ("lm_head.weight", "embed_out.weight")
-NORMS = ("model.norm.weight", "final_layer_norm.weight", "ln_f.weight", "language_model.norm.weight")
 
 
 @dataclass(frozen=True)

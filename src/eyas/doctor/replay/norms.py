@@ -16,7 +16,6 @@ from eyas.doctor.replay.trial import LEARNT, STANDS_IN, Option, bench_of, try_op
 if TYPE_CHECKING:
     from eyas.doctor.examination import Examination
 
-_PLACED = ("norm_before_residual", "norm_before_fc", "fc_norm")
 _LOOKS_CENTRED, _FAR_BETTER = 0.2, 0.05  # a mean weight; in accuracy
 _SUSPECTS = ("norm-flags", "norm-feedback", "files-mixed", "not-loadable")
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from eyas.doctor.hypothesis import Fault, Hypothesis, Outcome
+from eyas.doctor.hypothesis import Fault, Hypothesis, Tested
 from eyas.doctor.replay.bench import Bench
 from eyas.doctor.replay.subject import Subject
 
@@ -18,36 +18,39 @@ _NATS = 0.05  # changes that nobody made still find a little: of two stories as 
 
 @dataclass(frozen=True)
 class Order:
-    """What is found if `outcomes` is tested in its order, from the draft as it came."""
+    """What is found if causes are tested in this order, from the draft as it came."""
 
-    outcomes: dict[Hypothesis, Outcome]
+    tested: list[Tested]
     steps: list[tuple[Fault, Subject, Subject]]
     subject: Subject
+    measured: dict[str, Any]
 
 
-def try_orders(exam: Examination, bench: Bench, mending: Sequence[Hypothesis]) -> dict[Hypothesis, Outcome]:
+def try_orders(exam: Examination, bench: Bench, mending: Sequence[Hypothesis], test: Callable[[Hypothesis], Tested]) -> list[Tested]:
     """Test those that mended something once more, each of them first.
 
-    Returns the outcomes of the order that needs the fewest changes and leaves the draft at least as good, with the draft on the
+    Returns what was found in the order that needs the fewest changes and leaves the draft at least as good, with the draft on the
     bench mended so; nothing if that is the order they were tested in.
     """
-    first = Order({}, bench.steps, bench.subject)
     mended = [fault for fault, _, _ in bench.steps]
     others = [fault for fault in exam.faults if all(fault is not one for one in mended)]
-    held, best = exam.faults, first
+    held, best = exam.faults, Order([], bench.steps, bench.subject, dict(exam.measured))
     for item in mending[1:]:
-        found = _tested(exam, bench, others, [item, *(one for one in mending if one is not item)])
+        found = _tested(exam, bench, others, [item, *(one for one in mending if one is not item)], test)
         if len(found.steps) < len(best.steps) and found.steps and bench.as_good(found.subject, best.subject, _NATS):
             best = found
     exam.faults, bench.steps, bench.subject = held, best.steps, best.subject
+    exam.measured = best.measured
     bench.note()
-    return best.outcomes
+    return best.tested
 
 
-def _tested(exam: Examination, bench: Bench, others: Sequence[Fault], order: Sequence[Hypothesis]) -> Order:
+def _tested(
+    exam: Examination, bench: Bench, others: Sequence[Fault], order: Sequence[Hypothesis], test: Callable[[Hypothesis], Tested]
+) -> Order:
     exam.faults, bench.steps, bench.subject = list(others), [], bench.given
-    outcomes = {}
+    tested = []
     for item in order:
-        outcomes[item] = item.run(exam)
-        exam.faults += outcomes[item].faults
-    return Order(outcomes, bench.steps, bench.subject)
+        tested.append(test(item))
+        exam.faults += tested[-1].outcome.faults
+    return Order(tested, bench.steps, bench.subject, dict(exam.measured))

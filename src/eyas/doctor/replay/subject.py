@@ -26,7 +26,6 @@ class Subject:
     shift: int = 0
     ahead: int = 0
     normed: frozenset[int] = frozenset()
-    shared_embedding: bool = True
 
     def configured(self, **changes: Any) -> Subject:
         return dataclasses.replace(self, config=dataclasses.replace(self.config, **changes))
